@@ -161,8 +161,8 @@ private:
   MemRef(detail::MemRefBlock *block, const Shape &shape) noexcept
       : MemRef(reinterpret_cast<T *>(block), reinterpret_cast<T *>(block + 1), shape) {}
 
-  MemRef(T *allocated, T *aligned, const Shape &shape) noexcept
-      : allocated(allocated), aligned(aligned), extents(shape) {
+  MemRef(T *storage, T *elements, const Shape &shape) noexcept
+      : allocated(storage), aligned(elements), extents(shape) {
     std::int64_t step = 1;
     for (std::size_t i = N; i-- > 0;) {
       steps[i] = step;

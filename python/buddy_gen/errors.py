@@ -1,7 +1,13 @@
-"""The one exception that every part of buddy_gen raises for a user's mistake or a failed step."""
+"""The one exception that a user's mistake or a broken input raises."""
 
 from __future__ import annotations
 
+__all__ = ["BuddyError"]
+
 
 class BuddyError(Exception):
-    """A failure that the user can act on; its message is one sentence: what, where, what to do."""
+    """One sentence that says what is wrong, where, and what to do.
+
+    Every part of buddy-gen raises it for bad input; the command line prints the sentence and exits with 1. Anything
+    else that escapes is a bug of ours.
+    """

@@ -41,7 +41,7 @@ struct ChatMessage {
 /// Fixed text with slots for the date, each filled when it is used.
 struct ChatPiece {
   struct Part {
-    bool isDate;      // text is then a strftime format made of %a %A %b %B %d %-d %e %m %Y %y %j %H %I %M %S %p %F %T %%
+    bool isDate; // text is then a strftime format made of %a %A %b %B %d %-d %e %m %Y %y %j %H %I %M %S %p %F %T %%
     std::string text;
   };
   std::vector<Part> parts;
@@ -77,7 +77,7 @@ public:
     std::array<ContentRule, ContentCount> rules;
   };
 
-  explicit ChatTemplate(Data data);
+  explicit ChatTemplate(Data reduced);
 
   /// Whether a system message can be given; if not, why.
   bool supportsSystem() const { return data.supportsSystem; }

@@ -64,7 +64,7 @@ public:
 
   private:
     friend class Text;
-    Decoder(std::shared_ptr<const TextModel> model, bool skipSpecial);
+    Decoder(std::shared_ptr<const TextModel> ofModel, bool leaveOutSpecial);
     std::shared_ptr<const TextModel> model;
     std::string pending; // at most 3 bytes: the beginning of a character
     bool skipSpecial;
@@ -91,7 +91,7 @@ public:
   const std::string &chatUnavailableReason() const;
 
 private:
-  explicit Text(std::shared_ptr<const TextModel> model);
+  explicit Text(std::shared_ptr<const TextModel> loaded);
   std::shared_ptr<const TextModel> model;
 };
 

@@ -1,0 +1,334 @@
+//===- VocabFile.cpp - NAME.vocab, read and checked -----------------------===//
+//
+// The file is read, not mapped: it is small, and a file that somebody truncates later must not kill the program.
+//
+//===----------------------------------------------------------------------===//
+
+#include "VocabFile.h"
+#include "ChatDate.h"
+#include "VocabReader.h"
+#include "buddy/Error.h"
+#include "buddy/Unicode.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <initializer_list>
+#include <limits>
+#include <map>
+#include <sys/stat.h>
+#include <system_error>
+#include <unistd.h>
+#include <utility>
+
+using namespace buddy;
+
+namespace {
+
+constexpr std::string_view magic = "BUDDYVOC";
+constexpr std::uint32_t formatVersion = 1;
+constexpr std::uint32_t byteLevelBpe = 1;
+constexpr std::size_t checkedFrom = 16; // magic, version and checksum stand before it
+constexpr std::size_t sectionRecordSize = 24;
+
+[[noreturn]] void refuse(const std::string &path, const std::string &what) {
+  throw Error("The vocabulary file '" + path + "' " + what);
+}
+
+//===-- Reading the bytes -------------------------------------------------===//
+
+std::string readWhole(const std::string &path) {
+  const auto failed = [&] {
+    // Not strerror: several threads may load files.
+    refuse(path, "cannot be read: " + std::generic_category().message(errno) + ".");
+  };
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0)
+    failed();
+  struct Closer {
+    int file;
+    ~Closer() { ::close(file); }
+  } closer{file};
+
+  struct stat status{};
+  if (::fstat(file, &status) != 0)
+    failed();
+  if (!S_ISREG(status.st_mode))
+    refuse(path, "is not a regular file.");
+  std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
+  std::size_t filled = 0;
+  while (filled < bytes.size()) {
+    const ssize_t n = ::read(file, &bytes[filled], bytes.size() - filled);
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      failed();
+    if (n == 0)
+      break;
+    filled += static_cast<std::size_t>(n);
+  }
+  bytes.resize(filled);
+  return bytes;
+}
+
+//===-- Checksum ----------------------------------------------------------===//
+
+using CrcTables = std::array<std::array<std::uint32_t, 256>, 8>;
+
+constexpr CrcTables makeCrcTables() {
+  CrcTables tables{};
+  for (std::uint32_t i = 0; i < 256; ++i) {
+    std::uint32_t value = i;
+    for (int bit = 0; bit < 8; ++bit)
+      value = (value >> 1) ^ ((value & 1) ? 0xedb88320U : 0U);
+    tables[0][i] = value;
+  }
+  for (std::size_t table = 1; table < 8; ++table)
+    for (std::size_t i = 0; i < 256; ++i)
+      tables[table][i] = (tables[table - 1][i] >> 8) ^ tables[0][tables[table - 1][i] & 0xff];
+  return tables;
+}
+
+/// CRC-32 as zlib computes it, eight bytes at a time.
+std::uint32_t crc32(std::string_view bytes) {
+  static constexpr CrcTables tables = makeCrcTables();
+  const auto byteAt = [&](std::size_t i) { return static_cast<std::uint8_t>(bytes[i]); };
+  std::uint32_t crc = 0xffffffffU;
+  std::size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    std::uint32_t next = 0;
+    for (std::size_t k = 0; k < 8; ++k) {
+      const std::uint8_t mixed = static_cast<std::uint8_t>(byteAt(i + k) ^ (k < 4 ? (crc >> (8 * k)) & 0xff : 0));
+      next ^= tables[7 - k][mixed];
+    }
+    crc = next;
+  }
+  for (; i < bytes.size(); ++i)
+    crc = (crc >> 8) ^ tables[0][(crc ^ byteAt(i)) & 0xff];
+  return ~crc;
+}
+
+//===-- Sections ----------------------------------------------------------===//
+
+std::string quoted(std::string_view bytes) { return "'" + replaceInvalidUtf8(bytes) + "'"; }
+
+void checkId(const VocabFile &vocab, std::int64_t id, const char *what) {
+  if (id < 0 || static_cast<std::uint64_t>(id) >= vocab.tokenCount())
+    throw VocabDamage(std::string(what) + " " + std::to_string(id) + " is not in its vocabulary of " +
+                      std::to_string(vocab.tokenCount()) + " tokens");
+}
+
+void readTokens(VocabReader reader, VocabFile &vocab) {
+  const std::uint32_t count = reader.count(6); // an offset, a type, flags
+  if (count == 0 || count > static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max()))
+    throw VocabDamage("its number of tokens, " + std::to_string(count) + ", is out of range");
+  vocab.offsets.resize(std::size_t{count} + 1);
+  for (std::uint32_t &offset : vocab.offsets)
+    offset = reader.u32();
+  vocab.types.reserve(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint8_t type = reader.u8();
+    if (type < static_cast<std::uint8_t>(TokenType::Normal) || type > static_cast<std::uint8_t>(TokenType::Byte))
+      throw VocabDamage("token " + std::to_string(i) + " is of the unknown type " + std::to_string(type));
+    vocab.types.push_back(static_cast<TokenType>(type));
+  }
+  const std::string_view flags = reader.take(count);
+  vocab.flags.assign(flags.begin(), flags.end());
+  if (vocab.offsets[0] != 0 || !std::is_sorted(vocab.offsets.begin(), vocab.offsets.end()))
+    throw VocabDamage("its tokens' offsets are not in order");
+  vocab.pool = std::string(reader.take(vocab.offsets.back()));
+  reader.finish();
+}
+
+void readMerges(VocabReader reader, VocabFile &vocab) {
+  const std::uint32_t count = reader.count(12);
+  vocab.merges.reserve(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const Merge merge{reader.i32(), reader.i32(), reader.i32()};
+    for (const std::int32_t id : {merge.left, merge.right, merge.result})
+      checkId(vocab, id, "a merge's token");
+    const std::string_view left = vocab.token(static_cast<std::size_t>(merge.left));
+    const std::string_view right = vocab.token(static_cast<std::size_t>(merge.right));
+    const std::string_view result = vocab.token(static_cast<std::size_t>(merge.result));
+    if (result.size() != left.size() + right.size() || result.substr(0, left.size()) != left ||
+        result.substr(left.size()) != right)
+      throw VocabDamage("merge " + std::to_string(i) + " joins " + quoted(left) + " and " + quoted(right) + " to " +
+                        quoted(result));
+    vocab.merges.push_back(merge);
+  }
+  reader.finish();
+}
+
+void readAdded(VocabReader reader, VocabFile &vocab) {
+  const std::uint32_t count = reader.count(8);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    AddedToken token;
+    token.id = reader.i32();
+    token.spelling = reader.string();
+    checkId(vocab, token.id, "an added token");
+    if (token.spelling.empty())
+      throw VocabDamage("added token " + std::to_string(token.id) + " has no spelling");
+    vocab.added.push_back(std::move(token));
+  }
+  reader.finish();
+}
+
+void readSteps(VocabReader reader, VocabFile &vocab) {
+  const std::uint32_t count = reader.count(8);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint32_t kind = reader.u32();
+    const std::uint32_t argument = reader.u32();
+    const auto maxPattern = static_cast<std::uint32_t>(SplitPattern::NumbersUpTo3);
+    const bool known =
+        (kind == static_cast<std::uint32_t>(StepKind::Digits) && argument <= 1) ||
+        (kind == static_cast<std::uint32_t>(StepKind::Pattern) && argument >= 1 && argument <= maxPattern) ||
+        (kind == static_cast<std::uint32_t>(StepKind::PrefixSpace) && argument == 0);
+    if (!known)
+      throw VocabDamage("its pre-tokenizer step (" + std::to_string(kind) + ", " + std::to_string(argument) +
+                        ") is unknown");
+    vocab.steps.push_back({static_cast<StepKind>(kind), argument});
+  }
+  reader.finish();
+}
+
+void readNormalizers(VocabReader reader) {
+  if (reader.u32() != 0)
+    throw VocabDamage("it asks for a normaliser that this program does not know");
+  reader.finish();
+}
+
+void readSettings(VocabReader reader, VocabFile &vocab) {
+  vocab.bos = reader.i32();
+  vocab.eos = reader.i32();
+  vocab.unknown = reader.i32();
+  const std::uint32_t settings = reader.u32();
+  if (settings > 15)
+    throw VocabDamage("its settings are unknown to this program");
+  vocab.addBos = settings & 1;
+  vocab.addEos = settings & 2;
+  vocab.ignoreMerges = settings & 4;
+  vocab.fuseUnknown = settings & 8;
+  for (const std::int32_t id : {vocab.bos, vocab.eos, vocab.unknown})
+    if (id != -1)
+      checkId(vocab, id, "the special token");
+  if ((vocab.addBos && vocab.bos < 0) || (vocab.addEos && vocab.eos < 0))
+    throw VocabDamage("it asks for a BOS or EOS that it does not name");
+  const std::uint32_t count = reader.count(4);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    vocab.endIds.push_back(reader.i32());
+    checkId(vocab, vocab.endIds.back(), "the end token");
+  }
+  reader.finish();
+}
+
+bool readFlag(VocabReader &reader) {
+  const std::uint32_t value = reader.u32();
+  if (value > 1)
+    throw VocabDamage("its section CHAT has the flag " + std::to_string(value));
+  return value == 1;
+}
+
+ChatPiece readPiece(VocabReader &reader) {
+  ChatPiece piece;
+  const std::uint32_t count = reader.count(8);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ChatPiece::Part part;
+    part.isDate = readFlag(reader);
+    part.text = reader.string();
+    if (part.isDate && !isChatDateFormat(part.text))
+      throw VocabDamage("its date format " + quoted(part.text) + " is unknown");
+    piece.parts.push_back(std::move(part));
+  }
+  return piece;
+}
+
+void readChat(VocabReader reader, VocabFile &vocab) {
+  if (!readFlag(reader)) {
+    vocab.chatUnavailableReason = reader.string();
+    reader.finish();
+    return;
+  }
+  ChatTemplate::Data data;
+  data.supportsSystem = readFlag(reader);
+  data.systemUnsupportedReason = reader.string();
+  for (ChatPiece &piece : data.pieces)
+    piece = readPiece(reader);
+  for (ContentRule &rule : data.rules) {
+    const std::uint32_t bits = reader.u32();
+    if (bits > 7)
+      throw VocabDamage("its chat template has a content rule that is unknown");
+    rule = {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
+  }
+  reader.finish();
+  vocab.chat.emplace(std::move(data));
+}
+
+bool isHash(const std::string &text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+VocabFile parse(std::string_view file) {
+  VocabReader header(file, "header");
+  header.take(checkedFrom);
+  if (header.u64() != file.size())
+    throw VocabDamage("its size is not what its header says");
+  const std::uint32_t kind = header.u32();
+  if (kind != byteLevelBpe)
+    throw VocabDamage("its tokenizer is of kind " + std::to_string(kind) + ", which this program does not know");
+  const std::uint32_t sectionCount = header.u32();
+  VocabFile vocab{};
+  vocab.abi = std::string(header.take(64));
+  vocab.modelId = std::string(header.take(64));
+  if (!isHash(vocab.abi) || !isHash(vocab.modelId))
+    throw VocabDamage("its hashes are not hexadecimal");
+
+  std::map<std::string, std::string_view> sections;
+  for (std::uint32_t i = 0; i < sectionCount; ++i) {
+    VocabReader record(header.take(sectionRecordSize), "header");
+    const std::string tag(record.take(8));
+    const std::uint64_t offset = record.u64();
+    const std::uint64_t size = record.u64();
+    if (offset > file.size() || size > file.size() - offset)
+      throw VocabDamage("its section " + quoted(tag) + " lies outside of the file");
+    if (!sections.emplace(tag, file.substr(static_cast<std::size_t>(offset), static_cast<std::size_t>(size))).second)
+      throw VocabDamage("its section " + quoted(tag) + " stands there twice");
+  }
+  const auto section = [&](const char *name) {
+    std::string tag(name);
+    tag.resize(8, ' ');
+    const auto found = sections.find(tag);
+    if (found == sections.end())
+      throw VocabDamage(std::string("its section ") + name + " is missing");
+    return VocabReader(found->second, name);
+  };
+  readTokens(section("TOKENS"), vocab);
+  readMerges(section("MERGES"), vocab);
+  readAdded(section("ADDED"), vocab);
+  readSteps(section("STEPS"), vocab);
+  readNormalizers(section("NORMAL"));
+  readSettings(section("SETTINGS"), vocab);
+  readChat(section("CHAT"), vocab);
+  return vocab;
+}
+
+} // namespace
+
+VocabFile buddy::readVocabFile(const std::string &path) {
+  const std::string file = readWhole(path);
+  if (std::string_view(file).substr(0, magic.size()) != magic)
+    refuse(path, "is not a vocabulary file of buddy-gen.");
+  try {
+    VocabReader reader(std::string_view(file).substr(magic.size()), "header");
+    const std::uint32_t version = reader.u32();
+    if (version != formatVersion)
+      refuse(path, "has format version " + std::to_string(version) + ", this program reads version " +
+                       std::to_string(formatVersion) + ": build the model and the program with the same buddy-gen.");
+    if (reader.u32() != crc32(std::string_view(file).substr(std::min(file.size(), checkedFrom))))
+      throw VocabDamage("its checksum does not match");
+    return parse(file);
+  } catch (const VocabDamage &damage) {
+    refuse(path, std::string("is damaged: ") + damage.what() + ". Build the model again.");
+  }
+}

@@ -49,8 +49,8 @@ def open_gguf(path: Path) -> ModelDescription:
         weights=weights,
         tokenizer=TokenizerFiles(gguf=path) if tokens else None,
         chat_template=template if isinstance(template, str) else None,
-        eos_token_ids=config.eos_token_id or [],
-        bos_token_id=config.bos_token_id,
+        eos_token_ids=metadata.end_tokens(),
+        bos_token_id=metadata.token("bos_token_id"),
         add_bos=add_bos if isinstance(add_bos, bool) else None,
         context_length=config.max_position_embeddings,
         files=[path],
@@ -104,6 +104,11 @@ class _Metadata:
         value = self._values.get(f"{_TOKENIZER}{key}")
         return value if type(value) is int else None
 
+    def end_tokens(self) -> list[int]:
+        """Every id that ends a text, each once; the keys are eos, eot, eom."""
+        tokens = [self.token(key) for key in _EOS_KEYS]
+        return list(dict.fromkeys(token for token in tokens if token is not None))
+
 
 def _shortest(value: float) -> float:
     """The decimal that a float32 was written from: 9.99999975e-06 -> 1e-05; the float32 stays the same."""
@@ -121,7 +126,6 @@ def _config_values(metadata: _Metadata, source: GgufSource, heads: int, kv_heads
     names = source.names()
     embedding = next((name for name in ("model.embed_tokens.weight", "lm_head.weight") if name in names), None)
     vocabulary = len(metadata.file.metadata.get(f"{_TOKENIZER}tokens", ()))
-    ends = [metadata.token(key) for key in _EOS_KEYS]
     return {
         "vocab_size": source.shape(embedding)[0] if embedding is not None else max(1, vocabulary),
         "hidden_size": hidden,
@@ -136,7 +140,7 @@ def _config_values(metadata: _Metadata, source: GgufSource, heads: int, kv_heads
         "attention_bias": any(name.endswith("self_attn.q_proj.bias") for name in names),
         "mlp_bias": any(name.endswith("mlp.gate_proj.bias") for name in names),
         "bos_token_id": metadata.token("bos_token_id"),
-        "eos_token_id": list(dict.fromkeys(token for token in ends if token is not None)) or None,
+        "eos_token_id": metadata.end_tokens() or None,
         "pad_token_id": metadata.token("padding_token_id"),
         "architectures": ["LlamaForCausalLM"],
     }

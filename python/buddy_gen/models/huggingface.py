@@ -163,7 +163,7 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> tuple[str | Non
 
 def _eos_token_ids(generation: Mapping[str, Any], config: LlamaConfig) -> list[int]:
     """What generation_config.json and the config declare; ids outside the vocabulary (-1 for none) never come up."""
-    ids: list[int] = []
+    ids: list[Any] = []
     for declared in (generation.get("eos_token_id"), config.eos_token_id):
         ids += declared if isinstance(declared, list) else [declared]
     return list(dict.fromkeys(token for token in ids if type(token) is int and 0 <= token < config.vocab_size))

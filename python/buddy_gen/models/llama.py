@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from buddy_gen.weights.source import FloatArray, SelectedSource, WeightSource, e
 __all__ = [
     "EMBEDDING",
     "HEAD",
+    "Sizes",
     "make_config",
     "parameter_names",
     "parameter_shapes",
     "resolve_parameters",
     "rope_parameters",
     "rotary_inv_freq",
+    "sizes_of",
 ]
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -33,13 +36,51 @@ _ROPE_KEYS = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
+_COUNTS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
 _LISTED = 12  # names that an error lists of each kind
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a Llama model, defaults filled in."""
+
+    vocab: int
+    hidden: int
+    ffn: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+def sizes_of(config: LlamaConfig) -> Sizes:
+    """The sizes that `config` says; LlamaConfig types some as optional although it fills them in."""
+    heads = config.num_attention_heads
+    return Sizes(
+        vocab=config.vocab_size,
+        hidden=config.hidden_size,
+        ffn=config.intermediate_size,
+        layers=config.num_hidden_layers,
+        heads=heads,
+        kv_heads=heads if config.num_key_value_heads is None else config.num_key_value_heads,
+        head_dim=config.hidden_size // heads if config.head_dim is None else config.head_dim,
+    )
 
 
 def parameter_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every parameter, in the model's order; no `lm_head.weight` when the head is tied."""
-    hidden, ffn, head = config.hidden_size, config.intermediate_size, config.head_dim
-    queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
+    sizes = sizes_of(config)
+    hidden, ffn = sizes.hidden, sizes.ffn
+    queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     linears = {
         "self_attn.q_proj": (queries, hidden, config.attention_bias),
         "self_attn.k_proj": (keys, hidden, config.attention_bias),
@@ -49,8 +90,8 @@ def parameter_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
         "mlp.up_proj": (ffn, hidden, config.mlp_bias),
         "mlp.down_proj": (hidden, ffn, config.mlp_bias),
     }
-    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, hidden)}
-    for layer in range(config.num_hidden_layers):
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (sizes.vocab, hidden)}
+    for layer in range(sizes.layers):
         prefix = f"model.layers.{layer}."
         for name, (rows, columns, bias) in linears.items():
             shapes[f"{prefix}{name}.weight"] = (rows, columns)
@@ -60,7 +101,7 @@ def parameter_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
         shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
     shapes["model.norm.weight"] = (hidden,)
     if not config.tie_word_embeddings:
-        shapes[HEAD] = (config.vocab_size, hidden)
+        shapes[HEAD] = (sizes.vocab, hidden)
     return shapes
 
 
@@ -126,22 +167,20 @@ def _number(value: Any, where: Path) -> float:
 
 def make_config(values: Mapping[str, Any], where: Path) -> LlamaConfig:
     """A LlamaConfig from checked values; transformers' own objections become a sentence about `where`."""
+    for key in _COUNTS:
+        value = values.get(key)
+        if type(value) is int and value < 1:
+            raise BuddyError(f"{where}: {key} is {value}, but must be at least 1.")
     try:
         config = LlamaConfig(**values)
-    except Exception as error:  # noqa: BLE001  transformers' strict configs raise several kinds
+    except Exception as error:  # transformers' strict configs raise several kinds
         reason = " ".join(str(error).split()).rstrip(".")
         raise BuddyError(f"{where} is no config that transformers takes as a Llama model: {reason}.") from None
-    for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-                "num_key_value_heads", "head_dim", "max_position_embeddings"):  # fmt: skip
-        if getattr(config, key) < 1:
-            raise BuddyError(f"{where}: {key} is {getattr(config, key)}, but must be at least 1.")
-    if config.num_attention_heads % config.num_key_value_heads:
-        raise BuddyError(
-            f"{where}: {config.num_attention_heads} query heads cannot share {config.num_key_value_heads} "
-            "key/value heads evenly."
-        )
-    if config.head_dim % 2:
-        raise BuddyError(f"{where}: head_dim is {config.head_dim}; rotary embedding needs an even number.")
+    sizes = sizes_of(config)
+    if sizes.heads % sizes.kv_heads:
+        raise BuddyError(f"{where}: {sizes.heads} query heads cannot share {sizes.kv_heads} key/value heads evenly.")
+    if sizes.head_dim % 2:
+        raise BuddyError(f"{where}: head_dim is {sizes.head_dim}; rotary embedding needs an even number.")
     return config
 
 

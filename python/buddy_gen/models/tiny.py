@@ -23,7 +23,15 @@ from transformers import LlamaConfig
 from buddy_gen.errors import BuddyError
 from buddy_gen.models.description import ModelDescription
 from buddy_gen.models.huggingface import open_huggingface
-from buddy_gen.models.llama import EMBEDDING, HEAD, make_config, parameter_shapes, rope_parameters, rotary_inv_freq
+from buddy_gen.models.llama import (
+    EMBEDDING,
+    HEAD,
+    make_config,
+    parameter_shapes,
+    rope_parameters,
+    rotary_inv_freq,
+    sizes_of,
+)
 from buddy_gen.weights.gguf_reader import ROPE_FACTORS, permute_rows
 from buddy_gen.weights.source import FloatArray
 
@@ -170,7 +178,8 @@ def write_tiny_gguf(
     factors = _rope_factors(config)
     if factors is not None:
         writer.add_tensor(ROPE_FACTORS, factors)
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    sizes = sizes_of(config)
+    heads = {"q_proj": sizes.heads, "k_proj": sizes.kv_heads}
     for name in model.weights.names():
         data = model.weights.read(name)
         linear = name.split(".")[-2]
@@ -206,20 +215,20 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, data: FloatArray, dtype: str
 
 
 def _add_metadata(writer: gguf.GGUFWriter, model: ModelDescription) -> None:
-    config = model.config
+    config, sizes = model.config, sizes_of(model.config)
     writer.add_name(model.name)
     writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_embedding_length(sizes.hidden)
+    writer.add_block_count(sizes.layers)
+    writer.add_feed_forward_length(sizes.ffn)
+    writer.add_head_count(sizes.heads)
+    writer.add_head_count_kv(sizes.kv_heads)
+    writer.add_key_length(sizes.head_dim)
+    writer.add_value_length(sizes.head_dim)
+    writer.add_rope_dimension_count(sizes.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    rope = config.rope_parameters
+    writer.add_vocab_size(sizes.vocab)
+    rope: dict[str, Any] = dict(config.rope_parameters or {})
     writer.add_rope_freq_base(rope["rope_theta"])
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(RopeScalingType.LINEAR)
@@ -228,12 +237,12 @@ def _add_metadata(writer: gguf.GGUFWriter, model: ModelDescription) -> None:
 
 def _rope_factors(config: LlamaConfig) -> FloatArray | None:
     """llama.cpp's `rope_freqs`: the base inverse frequencies divided by the scaled ones."""
-    rope = config.rope_parameters
+    rope: dict[str, Any] = dict(config.rope_parameters or {})
     if rope["rope_type"] != "llama3":
         return None
     scaled, _ = rotary_inv_freq(config)
-    exponents = np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim
-    return (1.0 / rope["rope_theta"] ** exponents / scaled).astype(np.float32)
+    exponents = np.arange(0, 2 * scaled.size, 2, dtype=np.float64) / (2 * scaled.size)
+    return np.asarray(1.0 / rope["rope_theta"] ** exponents / scaled, np.float32)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -251,7 +260,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known, rest = parser.parse_known_args(arguments)
     if len(rest) % 2 or not all(flag.startswith("--") for flag in rest[::2]):
         parser.error(f"flags come as --field VALUE: {' '.join(rest)}")
-    overrides = {flag[2:].replace("-", "_"): _json_value(value) for flag, value in zip(rest[::2], rest[1::2])}
+    overrides = {
+        flag[2:].replace("-", "_"): _json_value(value) for flag, value in zip(rest[::2], rest[1::2], strict=True)
+    }
     unknown = set(overrides) - {*LlamaConfig().to_dict(), "rope_theta", "rope_scaling"}
     if unknown:
         parser.error(f"LlamaConfig has no field {', '.join(sorted(unknown))}")

@@ -55,7 +55,7 @@ class GgufFile:
     tensors: Mapping[str, GgufTensor]
 
 
-class _Defect(Exception):
+class _DefectError(Exception):
     """What is wrong; becomes a BuddyError with the file's name."""
 
 
@@ -70,7 +70,7 @@ def read_gguf(path: Path) -> GgufFile:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
             version, metadata, tensors = _Cursor(view).header()
-    except _Defect as defect:
+    except _DefectError as defect:
         raise BuddyError(f"{path} is not a valid GGUF file: {defect}.") from None
     except OSError as error:
         raise BuddyError(f"{path} cannot be read: {error.strerror or error}.") from error
@@ -96,7 +96,7 @@ class _Cursor:
         for _ in range(metadata_count):
             key = self._string("a metadata key")
             if key in metadata:
-                raise _Defect(f"its metadata has {key} twice")
+                raise _DefectError(f"its metadata has {key} twice")
             metadata[key] = self._value(self._scalar("<I", key), key)
         alignment = _alignment(metadata)
         infos = [self._tensor_info() for _ in range(tensor_count)]
@@ -106,17 +106,19 @@ class _Cursor:
     def _version(self) -> int:
         version = self._scalar("<I", "its version")
         if version & 0xFFFF == 0 and version:
-            raise _Defect("it is big-endian, which is not supported; convert it again as little-endian")
+            raise _DefectError("it is big-endian, which is not supported; convert it again as little-endian")
         if version not in (2, 3):
-            raise _Defect(f"its version is {version}; 2 and 3 are supported")
+            raise _DefectError(f"its version is {version}; 2 and 3 are supported")
         return int(version)
 
     def _skip(self, count: int, what: str) -> int:
         start = self._at
         if count > self._end - start:
             if self._end < self._size:
-                raise _Defect(f"its header is larger than the {HEADER_LIMIT} bytes that any model needs")
-            raise _Defect(f"it ends inside {what} ({count} bytes wanted, {self._end - start} left): it was cut short")
+                raise _DefectError(f"its header is larger than the {HEADER_LIMIT} bytes that any model needs")
+            raise _DefectError(
+                f"it ends inside {what} ({count} bytes wanted, {self._end - start} left): it was cut short"
+            )
         self._at = start + count
         return start
 
@@ -126,7 +128,7 @@ class _Cursor:
     def _count(self, what: str, least_bytes: int) -> int:
         count = int(self._scalar("<Q", f"the number of {what}"))
         if count * least_bytes > self._end - self._at:
-            raise _Defect(f"it claims {count} {what}, more than its {self._size} bytes can hold")
+            raise _DefectError(f"it claims {count} {what}, more than its {self._size} bytes can hold")
         return count
 
     def _string(self, what: str) -> str:
@@ -141,17 +143,17 @@ class _Cursor:
             return self._string(key)
         if kind == _ARRAY:
             return self._array(key)
-        raise _Defect(f"the metadata entry {key} has the unknown type {kind}")
+        raise _DefectError(f"the metadata entry {key} has the unknown type {kind}")
 
     def _array(self, key: str) -> list[Any]:
         kind = self._scalar("<I", key)
         if kind not in _SCALARS and kind != _STRING:
-            raise _Defect(f"the metadata entry {key} is an array of type {kind}, which is not supported")
+            raise _DefectError(f"the metadata entry {key} is an array of type {kind}, which is not supported")
         width = 8 if kind == _STRING else struct.calcsize(_SCALARS[kind])
         count = self._count(f"items in {key}", width)
         self._items += count
         if self._items > ITEM_LIMIT:
-            raise _Defect(f"its metadata claims more than {ITEM_LIMIT} array items (at {key})")
+            raise _DefectError(f"its metadata claims more than {ITEM_LIMIT} array items (at {key})")
         if kind == _STRING:
             return [self._string(key) for _ in range(count)]
         start = self._skip(count * width, key)
@@ -161,13 +163,13 @@ class _Cursor:
         name = self._string("a tensor's name")
         dims = self._scalar("<I", name)
         if dims > _MAX_DIMS:
-            raise _Defect(f"{name} has {dims} dimensions; at most {_MAX_DIMS} are allowed")
+            raise _DefectError(f"{name} has {dims} dimensions; at most {_MAX_DIMS} are allowed")
         shape = tuple(int(self._scalar("<Q", name)) for _ in range(dims))
         kind = self._scalar("<I", name)
         try:
             quantization = GGMLQuantizationType(kind)
         except ValueError:
-            raise _Defect(f"{name} has the unknown tensor type {kind}") from None
+            raise _DefectError(f"{name} has the unknown tensor type {kind}") from None
         return name, shape[::-1], quantization, int(self._scalar("<Q", name))
 
     def _place(
@@ -176,17 +178,17 @@ class _Cursor:
         tensors: dict[str, GgufTensor] = {}
         for name, shape, kind, offset in infos:
             if name in tensors:
-                raise _Defect(f"it has the tensor {name} twice")
+                raise _DefectError(f"it has the tensor {name} twice")
             if offset % alignment:
-                raise _Defect(f"the offset of {name}, {offset}, is not a multiple of the alignment, {alignment}")
+                raise _DefectError(f"the offset of {name}, {offset}, is not a multiple of the alignment, {alignment}")
             tensors[name] = GgufTensor(name, kind, shape, data_start + offset, _tensor_bytes(name, shape, kind))
         end, before = data_start, "the header"
         for tensor in sorted(tensors.values(), key=lambda one: one.offset):
             if tensor.offset < end:
-                raise _Defect(f"the data of {tensor.name} overlap those of {before}")
+                raise _DefectError(f"the data of {tensor.name} overlap those of {before}")
             end, before = tensor.offset + tensor.bytes, tensor.name
             if end > self._size:
-                raise _Defect(
+                raise _DefectError(
                     f"the data of {before} end at byte {end}, but the file has {self._size}: it was cut short"
                 )
         return tensors
@@ -195,7 +197,7 @@ class _Cursor:
 def _alignment(metadata: Mapping[str, Any]) -> int:
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
     if type(alignment) is not int or not 0 < alignment <= _ALIGNMENT_LIMIT or alignment & (alignment - 1):
-        raise _Defect(f"its alignment is {alignment}; it must be a power of two up to {_ALIGNMENT_LIMIT}")
+        raise _DefectError(f"its alignment is {alignment}; it must be a power of two up to {_ALIGNMENT_LIMIT}")
     return alignment
 
 
@@ -204,11 +206,11 @@ def _tensor_bytes(name: str, shape: tuple[int, ...], kind: GGMLQuantizationType)
     for dim in shape:
         elements *= dim
     if elements == 0:
-        raise _Defect(f"{name} has a dimension of size 0")
+        raise _DefectError(f"{name} has a dimension of size 0")
     if elements >= 1 << 60:
-        raise _Defect(f"the dimensions {list(shape)} of {name} multiply to more than any file can hold")
+        raise _DefectError(f"the dimensions {list(shape)} of {name} multiply to more than any file can hold")
     block, size = GGML_QUANT_SIZES[kind]
     row = shape[-1] if shape else 1
     if row % block:
-        raise _Defect(f"the rows of {name} have {row} elements, not a multiple of {kind.name}'s block of {block}")
+        raise _DefectError(f"the rows of {name} have {row} elements, not a multiple of {kind.name}'s block of {block}")
     return elements // block * size

@@ -221,7 +221,7 @@ def _write_data(file: BinaryIO, layout: WeightsLayout, progress: Progress | None
     for tensor in layout.tensors:
         data = _produced(tensor)
         padding = bytes(_aligned(tensor.bytes) - tensor.bytes)
-        for part in (data, padding):
+        for part in (memoryview(data), padding):  # type: ignore[arg-type]  # numpy arrays are buffers
             file.write(part)
             digest.update(part)
         done += tensor.bytes + len(padding)
@@ -231,7 +231,7 @@ def _write_data(file: BinaryIO, layout: WeightsLayout, progress: Progress | None
     return digest.hexdigest()
 
 
-def _produced(tensor: PackedTensor) -> memoryview:
+def _produced(tensor: PackedTensor) -> npt.NDArray[np.uint8]:
     """The tensor's bytes. A producer that breaks its own promise is a bug, so it raises ValueError."""
     array = tensor.produce()
     expected = _NUMPY_TYPES[tensor.dtype]
@@ -239,7 +239,7 @@ def _produced(tensor: PackedTensor) -> memoryview:
         raise ValueError(
             f"{tensor.name} should be {expected} {tensor.shape}, but its producer gave {array.dtype} {array.shape}"
         )
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _unwritable(path: Path, error: OSError) -> BuddyError:

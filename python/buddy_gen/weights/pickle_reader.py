@@ -85,7 +85,7 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=kind is FileKind.TORCH_ZIP)
     except pickle.UnpicklingError as error:
         raise _refusal(path, str(error)) from None
-    except Exception as error:  # noqa: BLE001  torch raises whatever a damaged archive happens to trigger
+    except Exception as error:  # torch raises whatever a damaged archive happens to trigger
         reason = str(error).strip().split("\n")[0].split(". ")[0].rstrip(".")
         raise BuddyError(f"{path} is not a readable PyTorch checkpoint: {reason or type(error).__name__}.") from None
     return _tensors(path, content)

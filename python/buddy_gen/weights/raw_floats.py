@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ __all__ = ["FLOAT_BYTES", "bf16_to_f32", "read_bytes", "read_floats"]
 FLOAT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 """Bytes per element of the types that `read_floats` takes."""
 
-_STORED_AS = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype("<u2")}
+_STORED_AS: dict[str, np.dtype[Any]] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype("<u2")}
 _BLOCK_ELEMENTS = 1 << 22
 
 
@@ -44,7 +45,7 @@ def read_floats(path: Path, dtype: str, offset: int, count: int) -> FloatArray:
     return out
 
 
-def _read(path: Path, stored: np.dtype[np.generic], offset: int, count: int) -> npt.NDArray[np.generic]:
+def _read(path: Path, stored: np.dtype[Any], offset: int, count: int) -> npt.NDArray[Any]:
     try:
         data = np.fromfile(path, dtype=stored, count=count, offset=offset)
     except OSError as error:

@@ -50,7 +50,7 @@ class SafetensorsHeader:
     data_start: int
 
 
-class _Defect(Exception):
+class _DefectError(Exception):
     """What is wrong with a header; becomes a BuddyError with the file's name."""
 
 
@@ -70,7 +70,7 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
             raw = file.read(length)
         metadata, tensors = _parse(raw)
         _check_ranges(tensors, size - 8 - length)
-    except _Defect as defect:
+    except _DefectError as defect:
         raise BuddyError(f"{path} is not a valid safetensors file: {defect}.") from None
     except OSError as error:
         raise BuddyError(f"{path} cannot be read: {error.strerror or error}.") from error
@@ -79,12 +79,12 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
 
 def _header_length(prefix: bytes, size: int) -> int:
     if len(prefix) < 8:
-        raise _Defect(f"it has {size} bytes, too few for a header")
+        raise _DefectError(f"it has {size} bytes, too few for a header")
     length = int(struct.unpack("<Q", prefix)[0])
     if length > HEADER_LIMIT:
-        raise _Defect(f"its header claims {length} bytes, more than the {HEADER_LIMIT} that any model needs")
+        raise _DefectError(f"its header claims {length} bytes, more than the {HEADER_LIMIT} that any model needs")
     if length > size - 8:
-        raise _Defect(f"its header claims {length} bytes, but only {size - 8} follow")
+        raise _DefectError(f"its header claims {length} bytes, but only {size - 8} follow")
     return length
 
 
@@ -94,7 +94,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise _Defect(f"its header names {name} twice")
+                raise _DefectError(f"its header names {name} twice")
             seen.add(name)
     return unique
 
@@ -103,12 +103,12 @@ def _parse(raw: bytes) -> tuple[dict[str, str], dict[str, TensorEntry]]:
     try:
         content = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError):
-        raise _Defect("its header is not JSON") from None
+        raise _DefectError("its header is not JSON") from None
     if not isinstance(content, dict):
-        raise _Defect("its header is not a JSON object")
+        raise _DefectError("its header is not a JSON object")
     metadata = content.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise _Defect("its __metadata__ is not a map of strings")
+        raise _DefectError("its __metadata__ is not a map of strings")
     return metadata, {name: _entry(name, value) for name, value in content.items()}
 
 
@@ -118,20 +118,20 @@ def _is_size(value: Any) -> bool:
 
 def _entry(name: str, value: Any) -> TensorEntry:
     if not isinstance(value, dict) or not {"dtype", "shape", "data_offsets"} <= value.keys():
-        raise _Defect(f"the entry of {name} lacks dtype, shape or data_offsets")
+        raise _DefectError(f"the entry of {name} lacks dtype, shape or data_offsets")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _DTYPE_BITS:
-        raise _Defect(f"{name} has the unknown dtype {dtype!r}")
+        raise _DefectError(f"{name} has the unknown dtype {dtype!r}")
     if not isinstance(shape, list) or not all(_is_size(dim) for dim in shape):
-        raise _Defect(f"the shape of {name} is no list of sizes")
+        raise _DefectError(f"the shape of {name} is no list of sizes")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_size(offset) for offset in offsets):
-        raise _Defect(f"the data_offsets of {name} are no pair of offsets")
+        raise _DefectError(f"the data_offsets of {name} are no pair of offsets")
     entry = TensorEntry(dtype, tuple(shape), offsets[0], offsets[1])
     bits = _DTYPE_BITS[dtype]
     for dim in shape:
         bits *= dim
     if bits != 8 * (entry.end - entry.begin):
-        raise _Defect(
+        raise _DefectError(
             f"{name} is {dtype} {shape} and needs {bits // 8} bytes, but its range {offsets} has "
             f"{entry.end - entry.begin}"
         )
@@ -143,12 +143,12 @@ def _check_ranges(tensors: Mapping[str, TensorEntry], data_bytes: int) -> None:
     for name, entry in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
         if entry.begin != position:
             what = "overlaps the tensor before it" if entry.begin < position else "leaves a hole before it"
-            raise _Defect(f"the range of {name} {what}")
+            raise _DefectError(f"the range of {name} {what}")
         position = entry.end
     if position > data_bytes:
-        raise _Defect(f"its tensors need {position} bytes, but {data_bytes} follow the header: it was cut short")
+        raise _DefectError(f"its tensors need {position} bytes, but {data_bytes} follow the header: it was cut short")
     if position < data_bytes:
-        raise _Defect(f"{data_bytes - position} bytes follow its last tensor")
+        raise _DefectError(f"{data_bytes - position} bytes follow its last tensor")
 
 
 def read_shard_index(path: Path) -> dict[str, str]:

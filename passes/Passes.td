@@ -1,0 +1,173 @@
+//===- Passes.td - Every pass of buddy-gen --------------------*- tablegen -*-===//
+//
+// Licensed under the Apache License v2.0. See LICENSE for license information.
+// SPDX-License-Identifier: Apache-2.0
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef BUDDY_PASSES
+#define BUDDY_PASSES
+
+include "mlir/Pass/PassBase.td"
+
+//===----------------------------------------------------------------------===//
+// Tensor level
+//===----------------------------------------------------------------------===//
+
+def VerifyModelContract : Pass<"verify-model-contract", "ModuleOp"> {
+  let summary = "Checks the contract between the importer and the passes";
+  let description = [{
+    Checks what docs/architecture.md promises of a module that the importer wrote: the module's attributes, the
+    dialects in use, the entry points' signatures, that weights are only read through `memref.view` and
+    `bufferization.to_tensor ... restrict`, that private functions are in destination-passing style, the signature of
+    attention functions, and that no large constant stands in the module. Each violation is one error.
+  }];
+  let options = [
+    Option<"maxConstantBytes", "max-constant-bytes", "int64_t", /*default=*/"4096",
+           "Size of the largest constant that may stand in a module">
+  ];
+}
+
+def FoldDynamicBroadcast : Pass<"fold-dynamic-broadcast", "func::FuncOp"> {
+  let summary = "Drops run-time broadcasts of dimensions that the contract says are equal";
+  let description = [{
+    The lowering of TOSA guards every dynamic dimension of an elementwise op by a test for 1, because TOSA would
+    broadcast it. In a model two dynamic dimensions that meet are the same sequence length, so that the test is idle,
+    and it would stand in the way of fusion and of bufferisation in place.
+
+    ```mlir
+    %is_one = arith.cmpi eq, %dim, %c1 : index
+    %y = scf.if %is_one -> (tensor<1x?xf32>) {
+      %broadcast = linalg.generic ... ins(%x : tensor<1x?xf32>) ...   // maps the dimension to 0
+      scf.yield %broadcast : tensor<1x?xf32>
+    } else {
+      scf.yield %x : tensor<1x?xf32>
+    }
+    ```
+    becomes `%x`.
+  }];
+}
+
+def FoldPackedWeights : Pass<"fold-packed-weights", "func::FuncOp"> {
+  let summary = "Reads packed weights in place instead of unpacking them";
+  let description = [{
+    A weight stands in the file in panels, `w[n, k] = packed[n / R, k, n % R]`, and in the module as a `linalg.unpack`
+    of it. A contraction with an unpacked weight becomes one with the panels:
+
+      C[m, n] = sum_k A[m, k] * W[n, k]    ->    C'[m, p, j] = sum_k A[m, k] * packed[p, k, j]
+
+    where C is C' with (p, j) collapsed and cut to N columns. Reshapes by unit dimensions and transpositions between
+    the unpack and the contraction are looked through, so that `linalg.matmul` with any indexing maps and
+    `linalg.batch_matmul` with a unit batch (from `tosa.matmul`) are all served. A read of single elements (the row
+    gather of an embedding) becomes
+
+      tensor.extract %w[n, k]    ->    tensor.extract %packed[n / R, k, n % R]
+  }];
+  let dependentDialects = ["affine::AffineDialect", "arith::ArithDialect", "linalg::LinalgDialect",
+                           "tensor::TensorDialect"];
+}
+
+def DecomposeComposites : Pass<"decompose-composites", "func::FuncOp"> {
+  let summary = "Decomposes tensor ops that bufferisation or the lowering to loops does not know";
+  let description = [{
+    `linalg.softmax` becomes a row maximum, an exponential, a row sum and a division; `tensor.concat` a chain of
+    `tensor.insert_slice`; a `linalg.unpack` that `fold-packed-weights` left becomes a transposition.
+  }];
+  let dependentDialects = ["arith::ArithDialect", "linalg::LinalgDialect", "math::MathDialect",
+                           "tensor::TensorDialect"];
+}
+
+def ElementwiseFusion : Pass<"elementwise-fusion", "func::FuncOp"> {
+  let summary = "Fuses chains of elementwise ops, and elementwise ops into reductions";
+  let description = [{
+    Upstream's patterns with a rule of what pays: nothing is computed more than once per element, except where the
+    loops that repeat it are innermost ones, which `generic-vectorize` hoists it out of (the reciprocal root of a
+    norm), or where it is a few cheap instructions.
+  }];
+  let dependentDialects = ["affine::AffineDialect", "linalg::LinalgDialect"];
+}
+
+//===----------------------------------------------------------------------===//
+// Buffer level
+//===----------------------------------------------------------------------===//
+
+def DropEntryPointResults : Pass<"drop-entry-point-results", "ModuleOp"> {
+  let summary = "Drops the results of public functions, which are equivalent to arguments";
+  let description = [{
+    Upstream's `drop-equivalent-buffer-results` leaves public functions alone. The entry points write into the
+    caller's buffers, so their results carry nothing:
+
+    ```mlir
+    func.func @decode(%cache: memref<4xf32>) -> memref<4xf32> {
+      return %cache : memref<4xf32>
+    }
+    ```
+    becomes a function without results. A result that is not one of the arguments is an error.
+  }];
+}
+
+def AttentionVectorize : Pass<"attention-vectorize", "func::FuncOp"> {
+  let summary = "Replaces the body of an attention function by a blocked kernel with an online softmax";
+  let description = [{
+    For functions with `buddy.attention`, whose signature docs/architecture.md states. The body, which is the
+    reference, is not read. For each block of the cache's positions, with m the running maximum and l the running sum
+    of a query row:
+
+      s[j] = scale * q . k[j],  m' = max(m, max_j s[j]),  a = exp(m - m'),  p[j] = exp(s[j] - m')
+      l' = a * l + sum_j p[j],  out' = a * out + sum_j p[j] * v[j]
+
+    and at the end out / l. With one query (decode) the kernel runs in parallel over KV heads, and the query heads of
+    a group share the loads of K and V; with more it runs in parallel over KV heads and blocks of queries, up to each
+    block's causal limit.
+  }];
+  let dependentDialects = ["arith::ArithDialect", "math::MathDialect", "memref::MemRefDialect", "scf::SCFDialect",
+                           "vector::VectorDialect"];
+}
+
+def MatmulVectorize : Pass<"matmul-vectorize", "func::FuncOp"> {
+  let summary = "Turns contractions with packed weights into parallel loops over register tiles";
+  let description = [{
+    Serves what `fold-packed-weights` makes, after bufferisation: C[m, p, j] += A[m, k] * W[p, k, j]. A tile of
+    `tile_rows` rows and one panel stays in registers over all of K; rows that are left over get a tile of their own
+    size. One row (decode) uses several independent accumulators and reads the panel as one contiguous stream.
+    A `linalg.fill` of C with zero just before is taken in.
+  }];
+  let dependentDialects = ["arith::ArithDialect", "memref::MemRefDialect", "scf::SCFDialect", "vector::VectorDialect"];
+}
+
+def GenericVectorize : Pass<"generic-vectorize", "func::FuncOp"> {
+  let summary = "Turns linalg ops on buffers into loops with vectorised innermost loops";
+  let description = [{
+    Any linalg op with buffer semantics, and `memref.copy`, becomes a loop nest. The innermost loop runs over a
+    dimension in which every operand is either contiguous or constant, in vectors, with a tail of narrower vectors or
+    scalars; what does not depend on it stays scalar and outside of it. A reduction over it uses four vector
+    accumulators. Where there is no such dimension, or the body holds an op that has no good vector form (a gather,
+    a sine), the loops are scalar. Outer parallel loops of large or unknown extent become `scf.parallel`.
+  }];
+  let dependentDialects = ["affine::AffineDialect", "arith::ArithDialect", "linalg::LinalgDialect",
+                           "memref::MemRefDialect", "scf::SCFDialect", "vector::VectorDialect"];
+  let options = [
+    Option<"vectorize", "vectorize", "bool", /*default=*/"true", "Use vectors; without it all loops are scalar">
+  ];
+}
+
+def VectorMathApproximation : Pass<"vector-math-approximation", "func::FuncOp"> {
+  let summary = "Expands exponentials and their kin on vectors into polynomials";
+  let description = [{
+    `math.exp` of an f32 vector is expanded with an error of about one ulp, with the right results for infinities and
+    NaN; other functions use upstream's approximations. Scalars stay, and become calls to libm.
+  }];
+  let dependentDialects = ["arith::ArithDialect", "math::MathDialect", "vector::VectorDialect"];
+}
+
+def DeallocateLocalBuffers : Pass<"deallocate-local-buffers", "func::FuncOp"> {
+  let summary = "Frees every allocation at the end of the block that made it";
+  let description = [{
+    In destination-passing style no buffer outlives the block that allocates it, so that no ownership needs to be
+    tracked. A buffer that leaves its block is an error. Upstream's `optimize-allocation-liveness` then moves the
+    deallocations up to the last uses.
+  }];
+  let dependentDialects = ["memref::MemRefDialect"];
+}
+
+#endif // BUDDY_PASSES

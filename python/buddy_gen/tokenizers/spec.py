@@ -1,0 +1,207 @@
+"""What a tokenizer is, whatever file it came from: the content of NAME.vocab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from buddy_gen.errors import BuddyError
+
+__all__ = [
+    "AddedToken",
+    "SplitPattern",
+    "Step",
+    "StepKind",
+    "TokenType",
+    "TokenizerKind",
+    "TokenizerSpec",
+    "byte_level_bpe",
+    "byte_level_bytes",
+]
+
+
+class TokenizerKind(IntEnum):
+    """Numbers as in the file. Only byte-level BPE exists so far."""
+
+    BYTE_LEVEL_BPE = 1
+    SENTENCEPIECE_BPE = 2
+    SENTENCEPIECE_UNIGRAM = 3
+    WORDPIECE = 4
+
+
+class TokenType(IntEnum):
+    """Numbers as in SentencePiece and GGUF."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+class StepKind(IntEnum):
+    """A step of the pre-tokenizer; its argument is explained in docs/vocab-format.md."""
+
+    DIGITS = 1
+    PATTERN = 2
+    PREFIX_SPACE = 3
+
+
+class SplitPattern(IntEnum):
+    """Regexes that the container matches by hand."""
+
+    GPT2 = 1
+    LLAMA3 = 2
+    QWEN2 = 3
+    NUMBERS_UP_TO_3 = 4
+
+
+@dataclass(frozen=True)
+class Step:
+    kind: StepKind
+    argument: int = 0
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """A token that is looked for in the text itself, before any pre-tokenizer."""
+
+    id: int
+    content: str
+    special: bool
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool = False
+
+
+@dataclass(frozen=True)
+class TokenizerSpec:
+    """A checked tokenizer.
+
+    `tokens`, `types` and `in_model` have one entry per id; `tokens` holds the bytes that an id decodes to. `merges` are
+    (left, right, result), the strongest first. `special_tokens` are the names a chat template uses ("bos_token", ...).
+    """
+
+    kind: TokenizerKind
+    tokens: Sequence[bytes]
+    types: Sequence[TokenType]
+    in_model: Sequence[bool]
+    merges: Sequence[tuple[int, int, int]]
+    added: Sequence[AddedToken]
+    steps: Sequence[Step]
+    bos_id: int | None = None
+    eos_id: int | None = None
+    unknown_id: int | None = None
+    """What bytes without a token become; None: they vanish."""
+    add_bos: bool = False
+    add_eos: bool = False
+    ignore_merges: bool = False
+    fuse_unknown: bool = False
+    end_ids: Sequence[int] = ()
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what, token in (("BOS", self.bos_id), ("EOS", self.eos_id), ("unknown", self.unknown_id)):
+            self._check_id(what, token)
+        for token in self.end_ids:
+            self._check_id("end", token)
+        if (self.add_bos and self.bos_id is None) or (self.add_eos and self.eos_id is None):
+            raise BuddyError("The tokenizer asks for a BOS or EOS but names no such token: correct its settings.")
+
+    def _check_id(self, what: str, token: int | None) -> None:
+        if token is not None and not 0 <= token < len(self.tokens):
+            raise BuddyError(
+                f"The tokenizer's {what} token {token} is not in its vocabulary of {len(self.tokens)} tokens: "
+                "correct its settings."
+            )
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable character for each byte: itself where it prints, else U+0100 and up in the bytes' order."""
+    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printing]
+    return {chr(byte): byte for byte in printing} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+
+
+_ALPHABET = _byte_alphabet()
+
+
+def byte_level_bytes(content: str) -> bytes | None:
+    """The bytes that a token spelled in GPT-2's byte alphabet stands for; None when it is not spelled in it."""
+    try:
+        return bytes(_ALPHABET[character] for character in content)
+    except KeyError:
+        return None
+
+
+def byte_level_bpe(
+    vocabulary: Mapping[str, int],
+    merges: Iterable[tuple[str, str]],
+    added: Sequence[AddedToken],
+    *,
+    types: Mapping[int, TokenType] | None = None,
+    size: int = 0,
+    source: str,
+) -> dict[str, object]:
+    """The fields tokens, types, in_model, merges and added of a byte-level BPE TokenizerSpec.
+
+    `vocabulary` holds what BPE may give, spelled in the byte alphabet; `types` overrides the types of single ids; ids
+    up to `size` without a token are unused. As in the reference, a token outside of the alphabet decodes to its own
+    UTF-8, and of two equal merges the later counts. Raises BuddyError, naming `source` and the token, when ids clash
+    or a merge needs a token that is not there.
+    """
+    contents: dict[int, str] = {}
+    spelled = [(content, index) for content, index in vocabulary.items()] + [(t.content, t.id) for t in added]
+    for content, index in spelled:
+        if index < 0:
+            raise BuddyError(f"{source}: the token {content!r} has the id {index}, which cannot be.")
+        if contents.setdefault(index, content) != content:
+            raise BuddyError(f"{source}: the tokens {contents[index]!r} and {content!r} have the same id {index}.")
+    seen: dict[str, int] = {}
+    for token in added:
+        if seen.setdefault(token.content, token.id) != token.id:
+            raise BuddyError(
+                f"{source}: the token {token.content!r} stands there twice, as {seen[token.content]} and {token.id}."
+            )
+        if not token.content:
+            raise BuddyError(f"{source}: the added token {token.id} is empty.")
+
+    count = max(max(contents, default=-1) + 1, size)
+    tokens, kinds = [b""] * count, [TokenType.UNUSED] * count
+    in_model = [False] * count
+    for index, content in contents.items():
+        spelled_bytes = byte_level_bytes(content)
+        tokens[index] = content.encode("utf-8", "surrogatepass") if spelled_bytes is None else spelled_bytes
+        kinds[index] = TokenType.NORMAL
+        in_model[index] = spelled_bytes is not None and content in vocabulary
+    for token in added:
+        kinds[token.id] = TokenType.CONTROL if token.special else TokenType.USER_DEFINED
+    for index, kind in (types or {}).items():
+        kinds[index] = kind
+    return {
+        "tokens": tokens,
+        "types": kinds,
+        "in_model": in_model,
+        "merges": _resolve_merges(vocabulary, merges, in_model, source),
+        "added": list(added),
+    }
+
+
+def _resolve_merges(
+    vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]], in_model: Sequence[bool], source: str
+) -> list[tuple[int, int, int]]:
+    ranked: dict[tuple[int, int], tuple[int, int]] = {}
+    for rank, (left, right) in enumerate(merges):
+        for content in (left, right, left + right):
+            if content not in vocabulary:
+                raise BuddyError(
+                    f"{source}: the merge of {left!r} and {right!r} needs the token {content!r}, which is missing."
+                )
+        pair = vocabulary[left], vocabulary[right]
+        if in_model[pair[0]] and in_model[pair[1]]:  # others can never meet: text comes as bytes
+            ranked[pair] = rank, vocabulary[left + right]
+    by_rank = sorted((rank, *pair, result) for pair, (rank, result) in ranked.items())
+    return [(left, right, result) for _, left, right, result in by_rank]

@@ -45,6 +45,9 @@ function(buddy_add_model name)
   if(NOT ARG_RUNTIME_DIR)
     set(ARG_RUNTIME_DIR "${CMAKE_CURRENT_BINARY_DIR}")
   endif()
+  if(NOT ARG_MODEL STREQUAL "smollm2" AND EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${ARG_MODEL}")
+    cmake_path(ABSOLUTE_PATH ARG_MODEL NORMALIZE) # the generator also runs in the build folder
+  endif()
   list(JOIN ARG_DIALECT_PRIORITY "," ARG_DIALECT_PRIORITY)
   list(JOIN ARG_ENTRY_POINTS "," ARG_ENTRY_POINTS)
   set(output_dir "${CMAKE_CURRENT_BINARY_DIR}/${name}")
@@ -53,7 +56,6 @@ function(buddy_add_model name)
       ${BUDDY_GENERATE} --name "${name}" --model "${ARG_MODEL}" --output-dir "${output_dir}" --runtime-dir
       "${ARG_RUNTIME_DIR}" --target "${ARG_TARGET}" --dtype "${ARG_DTYPE}" --dialect-priority "${ARG_DIALECT_PRIORITY}"
       --entry-points "${ARG_ENTRY_POINTS}"
-    WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}"
     RESULT_VARIABLE result
     ERROR_VARIABLE errors
   )

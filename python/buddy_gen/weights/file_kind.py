@@ -57,6 +57,8 @@ def identify_file(path: Path) -> FileKind:
         return FileKind.EMPTY
     if head.startswith(b"GGUF"):
         return FileKind.GGUF
+    if _looks_like_safetensors(head):  # before JSON: the low byte of a length can be a brace
+        return FileKind.SAFETENSORS
     if head.startswith(b"PK\x03\x04"):
         return _zip_kind(path)
     if head.startswith(b"version https://git-lfs"):
@@ -66,8 +68,6 @@ def identify_file(path: Path) -> FileKind:
         return FileKind.HTML
     if text.startswith(b"{"):
         return _json_kind(path, size)
-    if len(head) > 8 and head[8:9] == b"{" and struct.unpack_from("<Q", head)[0] >= 2:
-        return FileKind.SAFETENSORS
     if _looks_like_sentencepiece(head):
         return FileKind.SENTENCEPIECE
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
@@ -75,6 +75,11 @@ def identify_file(path: Path) -> FileKind:
     if _looks_like_tiktoken(head):
         return FileKind.TIKTOKEN
     return FileKind.UNKNOWN
+
+
+def _looks_like_safetensors(head: bytes) -> bool:
+    """A 64-bit length and a brace; the upper bytes of eight characters of text are never zero."""
+    return len(head) > 8 and head[8:9] == b"{" and 2 <= int(struct.unpack_from("<Q", head)[0]) < 1 << 48
 
 
 def _zip_kind(path: Path) -> FileKind:

@@ -92,15 +92,12 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _refusal(path: Path, message: str) -> BuddyError:
-    found = re.search(r"Unsupported (?:global|class|operand)[^\n]*?GLOBAL ([\w.]+)|GLOBAL ([\w.]+)", message)
-    if found is None:
-        first = message.strip().split("\n")[0]
-        return BuddyError(f"{path} is not a readable PyTorch checkpoint, or it holds more than tensors: {first}")
-    name = found[1] or found[2]
-    return BuddyError(
-        f"{path} is refused: unpickling it would call {name.rstrip('.')}, which is not a tensor's; "
-        "save the state dict alone, best as safetensors."
+    """torch's own message advises to load the file all the same; this one does not."""
+    found = re.search(r"GLOBAL ([\w.]*\w)", message)
+    what = (
+        f"unpickling it would call {found[1]}, which makes no tensor" if found else "its pickle is not one of tensors"
     )
+    return BuddyError(f"{path} is refused: {what}; save the state dict alone, best as safetensors.")
 
 
 def _tensors(path: Path, content: Any) -> dict[str, torch.Tensor]:

@@ -110,14 +110,18 @@ class _Caches:
 
 
 class _Functions:
-    """The module's private functions, each made once for each key."""
+    """The module's private functions, each made once for each key.
 
-    def __init__(self, body: ir.Block) -> None:
-        self._body = body
+    Their names begin with the module's, so that several modules can be linked into one program.
+    """
+
+    def __init__(self, body: ir.Block, module: str) -> None:
+        self._body, self._module = body, module
         self._names: dict[Any, str] = {}
 
     def get(self, key: Any, stem: str, define: Callable[[str], func.FuncOp]) -> str:
         """The name of the function for `key`, defined by ``define(name)`` at first use."""
+        stem = f"{self._module}_{stem}"
         if key not in self._names:
             taken = sum(name == stem or re.fullmatch(rf"{stem}_\d+", name) is not None for name in self._names.values())
             name = stem if taken == 0 else f"{stem}_{taken}"
@@ -128,6 +132,7 @@ class _Functions:
 
     def count(self, stem: str) -> int:
         """How many functions have been made under this stem."""
+        stem = f"{self._module}_{stem}"
         return sum(name == stem or name.startswith(f"{stem}_") for name in self._names.values())
 
 
@@ -167,7 +172,7 @@ class _Importer:
             summary = {key: _attribute(value) for key, value in self.target.summary().items()}
             module.operation.attributes["buddy.target"] = ir.DictAttr.get(summary)
             module.operation.attributes["buddy.abi"] = ir.StringAttr.get(abi)
-            self.functions = _Functions(module.body)
+            self.functions = _Functions(module.body, name)
             with ir.InsertionPoint(module.body):
                 signature = self._entry(name)
             if self.refused:

@@ -12,9 +12,9 @@ from typing import Any
 
 from mlir import ir
 
-Rule = Callable[..., ir.Value]
+from buddy_gen.lowering_dialects import DIALECTS
 
-DIALECTS = ("linalg", "tosa")
+Rule = Callable[..., ir.Value]
 
 _RULES: dict[tuple[Any, str], Rule] = {}
 

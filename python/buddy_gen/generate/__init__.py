@@ -1,0 +1,1 @@
+"""The generator that CMake calls: a model in, the sources of its native build out."""

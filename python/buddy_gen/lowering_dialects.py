@@ -1,0 +1,3 @@
+"""The dialects that lowering rules may belong to, in the default order of preference."""
+
+DIALECTS = ("linalg", "tosa")

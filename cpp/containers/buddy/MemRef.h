@@ -3,8 +3,8 @@
 // MemRef<T, N> has exactly the members of MLIR's StridedMemRefType<T, N>, so that its address can be handed to a
 // function of the C interface (_mlir_ciface_*). It either owns its elements or is a view of somebody else's:
 //
-//   MemRef<float, 2> owned({rows, columns});                 // 64-byte aligned, zero
-//   auto cache = MemRef<float, 4>::lazy({l, h, n, d});       // zero; a page costs memory when first written
+//   auto owned = MemRef<float, 2>::zeros({rows, columns});   // 64-byte aligned
+//   auto cache = MemRef<float, 4>::lazy({l, h, n, d});       // zeros too; a page costs memory when first written
 //   auto view = MemRef<float, 2>::view(pointer, {rows, columns});
 //
 // Owned storage begins with one 64-byte block that says how it is given back; `allocated` points to that block and
@@ -95,7 +95,7 @@ public:
   MemRef() noexcept = default;
 
   /// Owns a row-major array of zeros. Throws Error for a negative size, a size that overflows, or no memory.
-  explicit MemRef(const Shape &shape) : MemRef(detail::allocateBlock(checkedBytes(shape)), shape) {}
+  static MemRef zeros(const Shape &shape) { return MemRef(detail::allocateBlock(checkedBytes(shape)), shape); }
 
   /// Owns a row-major array of zeros whose pages take memory only once they are written. Throws as above.
   static MemRef lazy(const Shape &shape) { return MemRef(detail::mapBlock(checkedBytes(shape)), shape); }

@@ -1,0 +1,110 @@
+//===- Main.cpp - buddy-llama-run: load, generate, report -----------------===//
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "Chat.h"
+#include "Generation.h"
+#include "Input.h"
+#include "Interrupt.h"
+#include "LogitsFile.h"
+#include "ModelConfig.h"
+#include "Options.h"
+#include "Output.h"
+#include "Report.h"
+#include "Session.h"
+#include "buddy/CpuFeatures.h"
+#include "buddy/Error.h"
+#include "buddy/Threads.h"
+
+using namespace buddy;
+using namespace buddy::llama;
+
+static constexpr bool canCheckEveryFeature() {
+  for (std::size_t i = 0; i < model::cpuFeatures.size(); ++i)
+    if (!isKnownCpuFeature(model::cpuFeatures.data()[i]))
+      return false;
+  return true;
+}
+static_assert(canCheckEveryFeature(), "the model's target needs a CPU feature that buddy/CpuFeatures.h does not know");
+
+/// Generated code uses these without asking.
+static void requireCpuFeatures() {
+  const std::string missing = missingCpuFeatures(model::cpuFeatures.data(), model::cpuFeatures.size());
+  if (!missing.empty())
+    throw Error("this program was built for the target " + std::string(model::target) +
+                " and this machine's CPU lacks " + missing + ": build it again for this machine");
+}
+
+static std::vector<std::int32_t> encodePrompt(const Session &session, const Options &options) {
+  if (options.ids)
+    return *options.ids;
+  return session.text().encode(readPrompt(options), /*addSpecial=*/true, /*parseSpecial=*/true);
+}
+
+static Answer complete(Session &session, Sampler &sampler, const Options &options) {
+  if (!options.stops.empty())
+    session.text(); // stop strings need a vocabulary
+  std::vector<std::int32_t> ids = encodePrompt(session, options);
+  if (options.logitsFile.empty())
+    return generate(session, sampler, std::move(ids), options);
+  LogitsFile file(options.logitsFile, model::vocabSize);
+  session.onLogits([&file](const float *row) { file.append(row); });
+  Answer answer = generate(session, sampler, std::move(ids), options);
+  file.finish();
+  return answer;
+}
+
+static void run(const Options &options) {
+  const auto start = std::chrono::steady_clock::now();
+  catchSignals();
+  requireCpuFeatures();
+  setThreadCount(options.threads ? options.threads : allowedCpuCount());
+  Session session(options);
+  Sampler sampler(options.sampler, model::vocabSize);
+
+  RunInfo info;
+  info.loadSeconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  info.threads = threadCount();
+  if (options.sampler.temperature > 0)
+    info.seed = sampler.seed();
+
+  const auto report = [&](const Answer &answer) {
+    if (options.json)
+      print(answerJson(answer, info, session.hasText()) + "\n");
+    else if (!options.quiet)
+      std::fputs(statistics(answer, info).c_str(), stderr);
+  };
+  if (options.chat)
+    chat(session, sampler, options, report);
+  else
+    report(complete(session, sampler, options));
+}
+
+static int fail(int code, const std::string &sentence) {
+  std::fprintf(stderr, "error: %s\n", sentence.c_str());
+  return code;
+}
+
+int main(int argc, char **argv) {
+  try {
+    const Options options = parseOptions(argc, argv);
+    if (options.help)
+      print(helpText());
+    else if (options.version)
+      print(versionText());
+    else
+      run(options);
+    return 0;
+  } catch (const QuietExit &) {
+    return 0;
+  } catch (const UsageError &error) {
+    return fail(2, std::string(error.what()) + " (--help lists the options)");
+  } catch (const std::bad_alloc &) {
+    return fail(1, "out of memory: give a smaller context with -c, or a shorter prompt");
+  } catch (const std::exception &error) {
+    return fail(1, error.what());
+  }
+}

@@ -1,0 +1,79 @@
+//===- Report.cpp - What a run tells about itself -------------------------===//
+
+#include "Report.h"
+
+#include <cinttypes>
+#include <cstdio>
+
+#include <sys/resource.h>
+
+#include "JsonObject.h"
+#include "ModelConfig.h"
+
+using namespace buddy;
+using namespace buddy::llama;
+
+static const char *stopName(Stop stop) {
+  switch (stop) {
+  case Stop::End:
+    return "eos";
+  case Stop::Length:
+    return "length";
+  case Stop::StopString:
+    return "stop-string";
+  case Stop::Context:
+    return "context";
+  case Stop::Interrupt:
+    return "interrupt";
+  }
+  return "";
+}
+
+/// The most memory that this process had so far.
+static std::int64_t peakRssBytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024; // Linux counts in KiB
+}
+
+std::string llama::answerJson(const Answer &answer, const RunInfo &run, bool hasText) {
+  JsonObject json;
+  json.add("prompt_ids", answer.promptIds);
+  json.add("ids", answer.ids);
+  if (hasText)
+    json.add("text", answer.text);
+  else
+    json.addNull("text");
+  json.add("stop", stopName(answer.stop));
+  json.add("prompt_tokens", static_cast<std::int64_t>(answer.promptIds.size()));
+  json.add("generated_tokens", static_cast<std::int64_t>(answer.ids.size()));
+  json.add("load_seconds", run.loadSeconds);
+  json.add("prefill_seconds", answer.prefillSeconds);
+  json.add("decode_seconds", answer.decodeSeconds);
+  json.add("prefill_tokens_per_second", answer.prefillRate());
+  json.add("decode_tokens_per_second", answer.decodeRate());
+  json.add("peak_rss_bytes", peakRssBytes());
+  json.add("threads", static_cast<std::int64_t>(run.threads));
+  json.add("dtype", model::dtype);
+  json.add("target", model::target);
+  return json.text();
+}
+
+std::string llama::statistics(const Answer &answer, const RunInfo &run) {
+  char text[512];
+  std::snprintf(text, sizeof text,
+                "load     %8.3f s\n"
+                "prefill  %8.3f s  %6" PRId64 " tokens  %8.1f tokens/s\n"
+                "decode   %8.3f s  %6" PRId64 " tokens  %8.1f tokens/s (first token excluded)\n"
+                "stop: %s, threads: %d, peak memory: %.1f MB",
+                run.loadSeconds, answer.prefillSeconds, answer.prefilled, answer.prefillRate(), answer.decodeSeconds,
+                answer.decoded, answer.decodeRate(), stopName(answer.stop), run.threads,
+                static_cast<double>(peakRssBytes()) / 1e6);
+  return text + (run.seed ? ", seed: " + std::to_string(*run.seed) : "") + "\n";
+}
+
+std::string llama::versionText() {
+  return "buddy-llama-run " + std::string(model::exporter) + "\nmodel: " + std::string(model::description) +
+         "\ndtype: " + std::string(model::dtype) + "\ntarget: " + std::string(model::target) +
+         "\nABI: " + std::string(model::abi) + "\n";
+}

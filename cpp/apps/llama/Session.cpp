@@ -1,0 +1,116 @@
+//===- Session.cpp - A loaded model and what its caches hold --------------===//
+
+#include "Session.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <unistd.h>
+
+#include "Interrupt.h"
+#include "ModelConfig.h"
+#include "buddy/Error.h"
+
+using namespace buddy;
+using namespace buddy::llama;
+
+/// The folder of the running program.
+static std::string programFolder() {
+  std::string path(256, '\0');
+  while (true) {
+    const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
+    if (length < 0)
+      throw Error(std::string("the program can not find its own folder (") + std::strerror(errno) +
+                  "): name the model's folder with -m");
+    if (static_cast<std::size_t>(length) < path.size()) {
+      path.resize(static_cast<std::size_t>(length));
+      return path.substr(0, path.rfind('/'));
+    }
+    path.resize(2 * path.size());
+  }
+}
+
+static std::string inModelFolder(const Options &options, std::string_view file) {
+  const std::string folder = options.modelDir.empty() ? programFolder() : options.modelDir;
+  return folder + "/" + std::string(file);
+}
+
+static Weights openWeights(const Options &options) {
+  Weights weights = Weights::open(inModelFolder(options, model::weightsFile), model::abi);
+  if (options.verify)
+    weights.verify();
+  return weights;
+}
+
+/// The vocabulary, which must be of the same model; nullopt, with the reason, when there is none.
+static std::optional<Text> loadText(const Options &options, const Weights &weights, std::string &missing) {
+  if (model::vocabFile.empty()) {
+    missing = "this model was built without a tokenizer";
+    return std::nullopt;
+  }
+  const std::string path = inModelFolder(options, model::vocabFile);
+  if (access(path.c_str(), F_OK) != 0) {
+    missing = "the vocabulary file '" + path + "' does not exist";
+    return std::nullopt;
+  }
+  Text text = Text::load(path);
+  if (text.abi() != model::abi)
+    throw Error("the vocabulary file '" + path + "' belongs to another program: its ABI is " + text.abi() +
+                ", this program's ABI is " + std::string(model::abi) +
+                "; build both from the same model with the same options");
+  if (text.modelId() != weights.modelId())
+    throw Error("the vocabulary file '" + path + "' and the weights file '" + weights.path() +
+                "' belong to different models (" + text.modelId() + " and " + weights.modelId() +
+                "): take both from one build");
+  return text;
+}
+
+Session::Session(const Options &options)
+    : weights(openWeights(options)), base(weights.memref()), vocabulary(loadText(options, weights, missingText)),
+      kCache(MemRef<float, 4>::lazy({{model::layers, model::kvHeads, options.context, model::headDim}})),
+      vCache(MemRef<float, 4>::lazy(kCache.sizes())),
+      batch(MemRef<std::int64_t, 2>::zeros({{1, std::min(options.ubatch, options.context)}})),
+      lastLogits(MemRef<float, 3>::zeros({{1, 1, model::vocabSize}})) {}
+
+const Text &Session::text() const {
+  if (!vocabulary)
+    throw Error(missingText + ": give the prompt as token ids with --ids, without --stop and -cnv");
+  return *vocabulary;
+}
+
+bool Session::isEnd(std::int32_t id) const {
+  if (vocabulary)
+    return vocabulary->isEnd(id);
+  return std::find(model::endIds.begin(), model::endIds.end(), id) != model::endIds.end();
+}
+
+std::size_t Session::keepPrefix(const std::vector<std::int32_t> &ids) {
+  const std::size_t most = std::min(fed.size(), ids.empty() ? 0 : ids.size() - 1);
+  const auto end = fed.begin() + static_cast<std::ptrdiff_t>(most);
+  fed.erase(std::mismatch(fed.begin(), end, ids.begin()).first, fed.end());
+  return fed.size();
+}
+
+bool Session::feed(const std::int32_t *ids, std::size_t count) {
+  while (count > 0) {
+    if (interrupted())
+      return false;
+    const std::size_t part = std::min(count, static_cast<std::size_t>(batch.size(1)));
+    std::copy(ids, ids + part, batch.data());
+    evaluate(part);
+    fed.insert(fed.end(), ids, ids + part);
+    if (receiveLogits)
+      receiveLogits(lastLogits.data());
+    ids += part;
+    count -= part;
+  }
+  return true;
+}
+
+/// Runs the model on the first `count` ids of the batch.
+void Session::evaluate(std::size_t count) {
+  const auto run = count == 1 ? model::decode : model::prefill;
+  auto ids = MemRef<std::int64_t, 2>::view(batch.data(), {{1, static_cast<std::int64_t>(count)}});
+  run(&base, &ids, static_cast<std::int64_t>(fed.size()), &kCache, &vCache, &lastLogits);
+}

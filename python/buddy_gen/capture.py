@@ -214,7 +214,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 @contextmanager
-def _composites_kept() -> Iterator[None]:
+def composites_kept() -> Iterator[None]:
+    """Keeps composite ops whole that we have rules for, while AOTAutograd runs."""
     with _override_composite_implicit_decomp({op: _special_op_to_preserve_cia for op in _WHOLE_COMPOSITE}):
         yield
 
@@ -242,7 +243,7 @@ class _Backend:
             decompositions=decompositions(),
             keep_inference_input_mutations=True,
         )
-        with _composites_kept():
+        with composites_kept():
             return compiler(module, inputs)
 
 

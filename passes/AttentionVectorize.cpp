@@ -1,12 +1,532 @@
+//===- AttentionVectorize.cpp - Blocked attention with an online softmax --===//
+//
+// Licensed under the Apache License v2.0. See LICENSE for license information.
+// SPDX-License-Identifier: Apache-2.0
+//
+//===----------------------------------------------------------------------===//
+
+#include "Passes.h"
+#include "Target.h"
+
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
-#include "Passes.h"
+
 namespace mlir::buddy {
 #define GEN_PASS_DEF_ATTENTIONVECTORIZE
 #include "Passes.h.inc"
-}
+} // namespace mlir::buddy
+
 using namespace mlir;
-namespace { struct AttentionVectorize : buddy::impl::AttentionVectorizeBase<AttentionVectorize> { using AttentionVectorizeBase::AttentionVectorizeBase; void runOnOperation() override {} }; }
+using mlir::buddy::Target;
+
+namespace {
+
+/// Rows of a register tile: with two vectors of columns they fill 12 registers.
+constexpr int64_t mostTileRows = 6;
+/// Tiles of queries that share one transposed block of K (times the query heads of the group).
+constexpr int64_t tilesPerQueryBlock = 6;
+
+/// The function's arguments and sizes.
+struct Attention {
+  Value q, k, v, layer, position, out;
+  int64_t heads, kvHeads, headDim;
+  bool decodes; ///< one query row
+  float scale;
+
+  int64_t groupSize() const { return heads / kvHeads; }
+};
+
+MemRefType bufferOfRank4(Value value) {
+  auto type = dyn_cast<MemRefType>(value.getType());
+  SmallVector<int64_t> strides;
+  int64_t offset;
+  if (!type || type.getRank() != 4 || !type.getElementType().isF32() ||
+      failed(type.getStridesAndOffset(strides, offset)) || strides.back() != 1)
+    return {};
+  return type;
+}
+
+FailureOr<Attention> matchAttention(func::FuncOp function, DictionaryAttr options) {
+  auto refuse = [&](const Twine &reason) {
+    return function.emitError() << "attention function '" << function.getName() << "' " << reason
+                                << "; see the contract in docs/architecture.md";
+  };
+  auto scale = options.getAs<FloatAttr>("scale");
+  if (!scale)
+    return refuse("has no f32 'scale' in its buddy.attention");
+  if (function.getNumArguments() != 6 || function.getNumResults() != 0)
+    return refuse("must have the buffers q, k_cache, v_cache, then layer, position, and the buffer out, no results");
+  auto args = function.getArguments();
+  MemRefType q = bufferOfRank4(args[0]), k = bufferOfRank4(args[1]), v = bufferOfRank4(args[2]),
+             out = bufferOfRank4(args[5]);
+  if (!q || !k || !v || !out || !args[3].getType().isIndex() || !args[4].getType().isIndex())
+    return refuse("must have rank 4 f32 buffers with contiguous rows, and layer and position of type index");
+  int64_t heads = q.getDimSize(1), kvHeads = k.getDimSize(1), headDim = q.getDimSize(3);
+  if (ShapedType::isDynamic(heads) || ShapedType::isDynamic(kvHeads) || ShapedType::isDynamic(headDim) ||
+      q.getDimSize(0) != 1 || out.getDimSize(0) != 1 || k.getDimSize(3) != headDim || v.getDimSize(3) != headDim ||
+      out.getDimSize(2) != heads || out.getDimSize(3) != headDim || v.getDimSize(1) != kvHeads ||
+      kvHeads < 1 || heads % kvHeads != 0)
+    return refuse("has buffers whose sizes do not fit together");
+  return Attention{args[0],        args[1], args[2], args[3], args[4], args[5], heads, kvHeads, headDim,
+                   q.getDimSize(2) == 1, static_cast<float>(scale.getValueAsDouble())};
+}
+
+/// A register tile's rows: query rows that read the same K and V.
+struct RowTile {
+  int64_t rows;
+  Value head;     ///< of the first row
+  Value query;    ///< of the first row
+  Value state;    ///< where the first row's running maximum and sum are
+  bool alongHeads; ///< rows are heads of one group (decode), else consecutive queries of one head
+};
+
+/// One block of the cache's positions.
+struct PositionBlock {
+  Value kvHead;
+  Value start; ///< first position
+  Value count; ///< positions that any row of the tile attends to
+  Value limit; ///< positions that the tile's first row attends to; may exceed the block, or be negative
+};
+
+class AttentionEmitter {
+public:
+  AttentionEmitter(func::FuncOp function, const Attention &attention, const Target &target)
+      : att(attention), b(function.getContext()), loc(function.getLoc()), f32(b.getF32Type()) {
+    b.setInsertionPointToEnd(&function.getBody().front());
+    lanes = target.lanes(f32);
+    positions = (att.decodes ? 8 : 4) * lanes;
+    vectorType = VectorType::get(lanes, f32);
+  }
+
+  void emit() {
+    zero = index(0);
+    one = index(1);
+    minusInfinity = arith::ConstantOp::create(
+        b, loc, b.getFloatAttr(f32, -std::numeric_limits<float>::infinity()));
+    if (att.decodes)
+      emitDecode();
+    else
+      emitPrefill();
+  }
+
+private:
+  Attention att;
+  OpBuilder b;
+  Location loc;
+  Type f32;
+  int64_t lanes;
+  int64_t positions; ///< per block
+  VectorType vectorType;
+  Value zero, one, minusInfinity;
+  // Scratch of one iteration of the parallel loop, on the stack.
+  Value scores;         ///< (row of the tile, position of the block)
+  Value alphas;         ///< (row of the tile): how much of the sums so far remains
+  Value maxima, sums;   ///< (row of the block)
+  Value transposedK;    ///< (head_dim, position of the block); prefill
+
+  //===--------------------------------------------------------------------===//
+  // Small expressions
+  //===--------------------------------------------------------------------===//
+
+  Value index(int64_t value) { return arith::ConstantIndexOp::create(b, loc, value); }
+  Value add(Value x, Value y) { return b.createOrFold<arith::AddIOp>(loc, x, y); }
+  Value add(Value x, int64_t y) { return y == 0 ? x : add(x, index(y)); }
+  Value sub(Value x, Value y) { return b.createOrFold<arith::SubIOp>(loc, x, y); }
+  Value mul(Value x, int64_t y) { return b.createOrFold<arith::MulIOp>(loc, x, index(y)); }
+  Value min(Value x, Value y) { return b.createOrFold<arith::MinSIOp>(loc, x, y); }
+  Value splat(Value scalar, VectorType type) { return vector::BroadcastOp::create(b, loc, type, scalar); }
+  Value constant(float value, VectorType type) {
+    return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, value));
+  }
+  Value load(Value buffer, ValueRange indices) { return memref::LoadOp::create(b, loc, buffer, indices); }
+  void store(Value value, Value buffer, ValueRange indices) {
+    memref::StoreOp::create(b, loc, value, buffer, indices);
+  }
+  Value loadVector(VectorType type, Value buffer, ValueRange indices) {
+    return vector::LoadOp::create(b, loc, type, buffer, indices);
+  }
+  void storeVector(Value value, Value buffer, ValueRange indices) {
+    vector::StoreOp::create(b, loc, value, buffer, indices);
+  }
+  /// The larger one, as one instruction: the operands' order decides what becomes of a NaN.
+  Value larger(Value x, Value y) {
+    Value greater = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::OGT, x, y);
+    return arith::SelectOp::create(b, loc, greater, x, y);
+  }
+  Value scratch(ArrayRef<int64_t> shape) {
+    return memref::AllocaOp::create(b, loc, MemRefType::get(shape, f32), b.getI64IntegerAttr(64));
+  }
+
+  using Carried = SmallVector<Value>;
+  Carried loop(Value from, Value to, int64_t step, ValueRange inits,
+               function_ref<Carried(Value, ValueRange)> body) {
+    auto forOp = scf::ForOp::create(b, loc, from, to, index(step), inits);
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(forOp.getBody());
+    Carried next = body(forOp.getInductionVar(), forOp.getRegionIterArgs());
+    if (!inits.empty())
+      scf::YieldOp::create(b, loc, next);
+    return Carried(forOp.getResults());
+  }
+  void loop(Value from, Value to, int64_t step, function_ref<void(Value)> body) {
+    loop(from, to, step, ValueRange(), [&](Value iv, ValueRange) {
+      body(iv);
+      return Carried();
+    });
+  }
+  void parallel(Value count, function_ref<void(Value)> body) {
+    auto op = scf::ParallelOp::create(b, loc, ValueRange{zero}, ValueRange{count}, ValueRange{one});
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(op.getBody());
+    body(op.getInductionVars()[0]);
+  }
+
+  /// head_dim in vectors: full ones, then narrower ones.
+  struct Chunk {
+    int64_t offset;
+    VectorType type;
+  };
+  SmallVector<Chunk> chunks() {
+    SmallVector<Chunk> result;
+    int64_t offset = 0;
+    for (int64_t width = lanes; width >= 1; width /= 2)
+      for (; att.headDim - offset >= width; offset += width)
+        result.push_back({offset, VectorType::get(width, f32)});
+    return result;
+  }
+
+  Value headOf(const RowTile &tile, Value row) { return tile.alongHeads ? add(tile.head, row) : tile.head; }
+  Value queryOf(const RowTile &tile, Value row) { return tile.alongHeads ? tile.query : add(tile.query, row); }
+  SmallVector<Value> qAt(const RowTile &tile, Value row, Value dim) {
+    return {zero, headOf(tile, row), queryOf(tile, row), dim};
+  }
+  SmallVector<Value> outAt(const RowTile &tile, Value row, Value dim) {
+    return {zero, queryOf(tile, row), headOf(tile, row), dim};
+  }
+
+  //===--------------------------------------------------------------------===//
+  // The two forms
+  //===--------------------------------------------------------------------===//
+
+  /// One query: in parallel over KV heads; the query heads of a group are the rows.
+  void emitDecode() {
+    Value filled = add(att.position, one);
+    parallel(index(att.kvHeads), [&](Value kvHead) {
+      int64_t tileRows = std::min(att.groupSize(), mostTileRows);
+      allocateScratch(tileRows, att.groupSize());
+      Value firstHead = mul(kvHead, att.groupSize());
+      SmallVector<RowTile> tiles;
+      for (int64_t row = 0; row < att.groupSize(); row += tileRows)
+        tiles.push_back({std::min(tileRows, att.groupSize() - row), add(firstHead, row), zero, index(row), true});
+      for (const RowTile &tile : tiles)
+        startRows(tile);
+      loop(zero, filled, positions, [&](Value start) {
+        Value left = sub(filled, start);
+        PositionBlock block{kvHead, start, min(left, index(positions)), left};
+        for (const RowTile &tile : tiles) {
+          scoreByRows(tile, block);
+          attend(tile, block);
+        }
+      });
+      for (const RowTile &tile : tiles)
+        finishRows(tile);
+    });
+  }
+
+  /// Many queries: in parallel over KV heads and blocks of queries. A block's K is transposed once for all rows.
+  void emitPrefill() {
+    int64_t blockRows = mostTileRows * tilesPerQueryBlock;
+    Value queries = b.createOrFold<memref::DimOp>(loc, att.q, 2);
+    Value blocks = b.createOrFold<arith::CeilDivUIOp>(loc, queries, index(blockRows));
+    parallel(b.createOrFold<arith::MulIOp>(loc, blocks, index(att.kvHeads)), [&](Value unit) {
+      allocateScratch(mostTileRows, att.groupSize() * blockRows);
+      transposedK = scratch({att.headDim, positions});
+      Value kvHead = arith::DivUIOp::create(b, loc, unit, blocks);
+      Value firstQuery = mul(interleave(arith::RemUIOp::create(b, loc, unit, blocks), blocks), blockRows);
+      Value count = min(sub(queries, firstQuery), index(blockRows));
+      Value firstHead = mul(kvHead, att.groupSize());
+      Value filled = add(add(att.position, firstQuery), count);
+      forEachTile(firstHead, firstQuery, count, blockRows, [&](const RowTile &tile) { startRows(tile); });
+      loop(zero, filled, positions, [&](Value start) {
+        transposeK(kvHead, start, min(sub(filled, start), index(positions)));
+        forEachTile(firstHead, firstQuery, count, blockRows, [&](const RowTile &tile) {
+          // Row i of the tile attends to the positions up to and with its own.
+          Value limit = sub(add(add(att.position, tile.query), one), start);
+          Value most = min(add(limit, tile.rows - 1), index(positions));
+          Value sees = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::sgt, most, zero);
+          auto guard = scf::IfOp::create(b, loc, sees, /*withElseRegion=*/false);
+          OpBuilder::InsertionGuard insertion(b);
+          b.setInsertionPointToStart(guard.thenBlock());
+          scoreByColumns(tile);
+          attend(tile, PositionBlock{kvHead, start, most, limit});
+        });
+      });
+      forEachTile(firstHead, firstQuery, count, blockRows, [&](const RowTile &tile) { finishRows(tile); });
+    });
+  }
+
+  /// Early query blocks are cheap and late ones dear; taking them from both ends in turn gives every contiguous range
+  /// of units the same share: 0, n-1, 1, n-2, ...
+  Value interleave(Value number, Value count) {
+    Value half = arith::DivUIOp::create(b, loc, number, index(2));
+    Value odd = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ne,
+                                      arith::RemUIOp::create(b, loc, number, index(2)), zero);
+    return arith::SelectOp::create(b, loc, odd, sub(sub(count, one), half), half);
+  }
+
+  /// Every tile of a block of queries: for each head of the group, full tiles, then single rows.
+  void forEachTile(Value firstHead, Value firstQuery, Value count, int64_t blockRows,
+                   function_ref<void(const RowTile &)> body) {
+    Value full = sub(count, arith::RemUIOp::create(b, loc, count, index(mostTileRows)));
+    loop(zero, index(att.groupSize()), 1, [&](Value headInGroup) {
+      Value head = add(firstHead, headInGroup);
+      Value state = mul(headInGroup, blockRows);
+      auto tileAt = [&](Value offset, int64_t rows) {
+        return RowTile{rows, head, add(firstQuery, offset), add(state, offset), false};
+      };
+      loop(zero, full, mostTileRows, [&](Value offset) { body(tileAt(offset, mostTileRows)); });
+      loop(full, count, 1, [&](Value offset) { body(tileAt(offset, 1)); });
+    });
+  }
+
+  void allocateScratch(int64_t tileRows, int64_t blockRows) {
+    scores = scratch({tileRows, positions});
+    alphas = scratch({tileRows});
+    maxima = scratch({blockRows});
+    sums = scratch({blockRows});
+  }
+
+  //===--------------------------------------------------------------------===//
+  // Rows: start, scores, softmax, weighted sum, end
+  //===--------------------------------------------------------------------===//
+
+  void forRows(const RowTile &tile, function_ref<void(Value row, Value state)> body) {
+    loop(zero, index(tile.rows), 1, [&](Value row) { body(row, add(tile.state, row)); });
+  }
+
+  void startRows(const RowTile &tile) {
+    Value none = arith::ConstantOp::create(b, loc, b.getF32FloatAttr(0.0f));
+    forRows(tile, [&](Value row, Value state) {
+      store(minusInfinity, maxima, state);
+      store(none, sums, state);
+      for (const Chunk &chunk : chunks())
+        storeVector(constant(0.0f, chunk.type), att.out, outAt(tile, row, index(chunk.offset)));
+    });
+  }
+
+  void finishRows(const RowTile &tile) {
+    Value unit = arith::ConstantOp::create(b, loc, b.getF32FloatAttr(1.0f));
+    forRows(tile, [&](Value row, Value state) {
+      Value inverse = arith::DivFOp::create(b, loc, unit, load(sums, state));
+      for (const Chunk &chunk : chunks()) {
+        SmallVector<Value> at = outAt(tile, row, index(chunk.offset));
+        Value sum = loadVector(chunk.type, att.out, at);
+        storeVector(arith::MulFOp::create(b, loc, sum, splat(inverse, chunk.type)), att.out, at);
+      }
+    });
+  }
+
+  /// scores[r, j] = q[r] . k[j], vectors along head_dim: every row of K is loaded once for all rows of the tile.
+  void scoreByRows(const RowTile &tile, const PositionBlock &block) {
+    SmallVector<Chunk> parts = chunks();
+    loop(zero, block.count, 1, [&](Value j) {
+      SmallVector<Value> keys;
+      for (const Chunk &chunk : parts)
+        keys.push_back(loadVector(chunk.type, att.k,
+                                  {att.layer, block.kvHead, add(block.start, j), index(chunk.offset)}));
+      for (int64_t row = 0; row < tile.rows; ++row) {
+        Value dot;
+        for (size_t first = 0; first < parts.size();) {
+          Value products = constant(0.0f, parts[first].type);
+          size_t i = first;
+          for (; i < parts.size() && parts[i].type == parts[first].type; ++i) {
+            Value query = loadVector(parts[i].type, att.q, qAt(tile, index(row), index(parts[i].offset)));
+            products = vector::FMAOp::create(b, loc, query, keys[i], products);
+          }
+          Value part = vector::ReductionOp::create(b, loc, vector::CombiningKind::ADD, products);
+          dot = dot ? Value(arith::AddFOp::create(b, loc, dot, part)) : part;
+          first = i;
+        }
+        store(dot, scores, {index(row), j});
+      }
+    });
+  }
+
+  /// scores[r, j] = q[r] . k[j], vectors along the positions of the transposed block; the tile stays in registers.
+  void scoreByColumns(const RowTile &tile) {
+    constexpr int64_t width = 2; // vectors of positions at a time
+    int64_t unroll = att.headDim % 4 == 0 ? 4 : att.headDim % 2 == 0 ? 2 : 1;
+    for (int64_t first = 0; first < positions / lanes; first += width) {
+      SmallVector<Value> start(tile.rows * width, constant(0.0f, vectorType));
+      Carried products = loop(zero, index(att.headDim), unroll, start, [&](Value base, ValueRange carried) {
+        Carried next(carried);
+        for (int64_t u = 0; u < unroll; ++u) {
+          Value dim = add(base, u);
+          SmallVector<Value> keys;
+          for (int64_t v = 0; v < width; ++v)
+            keys.push_back(loadVector(vectorType, transposedK, {dim, index((first + v) * lanes)}));
+          for (int64_t row = 0; row < tile.rows; ++row) {
+            Value query = splat(load(att.q, qAt(tile, index(row), dim)), vectorType);
+            for (int64_t v = 0; v < width; ++v)
+              next[row * width + v] = vector::FMAOp::create(b, loc, query, keys[v], next[row * width + v]);
+          }
+        }
+        return next;
+      });
+      for (int64_t row = 0; row < tile.rows; ++row)
+        for (int64_t v = 0; v < width; ++v)
+          storeVector(products[row * width + v], scores, {index(row), index((first + v) * lanes)});
+    }
+  }
+
+  void attend(const RowTile &tile, const PositionBlock &block) {
+    loop(zero, index(tile.rows), 1, [&](Value row) {
+      softmaxRow(row, add(tile.state, row), tile.alongHeads ? block.limit : add(block.limit, row));
+    });
+    addWeightedValues(tile, block);
+  }
+
+  /// The online softmax of one row of scores: leaves the weights p in `scores` and a in `alphas`.
+  void softmaxRow(Value row, Value state, Value limit) {
+    auto integers = VectorType::get(lanes, b.getI32Type());
+    Value bound = arith::IndexCastOp::create(b, loc, b.getI32Type(), limit);
+    Value bounds = splat(bound, integers);
+    Value scale = constant(att.scale, vectorType), masked = splat(minusInfinity, vectorType);
+    SmallVector<Value> parts;
+    Value highest;
+    for (int64_t first = 0; first < positions; first += lanes) {
+      SmallVector<int32_t> numbers = llvm::to_vector(llvm::seq<int32_t>(first, first + lanes));
+      Value number = arith::ConstantOp::create(b, loc, DenseElementsAttr::get(integers, ArrayRef<int32_t>(numbers)));
+      Value visible = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::slt, number, bounds);
+      Value score = loadVector(vectorType, scores, {row, index(first)});
+      score = arith::SelectOp::create(b, loc, visible, arith::MulFOp::create(b, loc, score, scale), masked);
+      parts.push_back(score);
+      highest = highest ? larger(score, highest) : score;
+    }
+    Value before = load(maxima, state);
+    Value highestScalar = vector::ReductionOp::create(b, loc, vector::CombiningKind::MAXNUMF, highest);
+    Value after = larger(highestScalar, before);
+    Value afters = splat(after, vectorType);
+    Value difference = splat(arith::SubFOp::create(b, loc, before, after), vectorType);
+    Value alpha = vector::ExtractOp::create(b, loc, math::ExpOp::create(b, loc, difference), ArrayRef<int64_t>{0});
+    Value total;
+    for (auto [number, score] : llvm::enumerate(parts)) {
+      Value weight = math::ExpOp::create(b, loc, arith::SubFOp::create(b, loc, score, afters));
+      storeVector(weight, scores, {row, index(number * lanes)});
+      total = total ? Value(arith::AddFOp::create(b, loc, total, weight)) : weight;
+    }
+    Value sum = vector::ReductionOp::create(b, loc, vector::CombiningKind::ADD, total);
+    Value kept = arith::MulFOp::create(b, loc, load(sums, state), alpha);
+    store(arith::AddFOp::create(b, loc, kept, sum), sums, state);
+    store(after, maxima, state);
+    store(alpha, alphas, row);
+  }
+
+  /// out[r] = a[r] * out[r] + sum_j p[r, j] * v[j], over groups of vectors of head_dim that fit the registers.
+  void addWeightedValues(const RowTile &tile, const PositionBlock &block) {
+    SmallVector<Chunk> parts = chunks();
+    size_t width = std::max<int64_t>(1, 2 * mostTileRows / tile.rows);
+    for (size_t first = 0; first < parts.size(); first += width) {
+      ArrayRef<Chunk> group = ArrayRef(parts).slice(first, std::min(width, parts.size() - first));
+      SmallVector<Value> start;
+      for (int64_t row = 0; row < tile.rows; ++row) {
+        Value alpha = load(alphas, index(row));
+        for (const Chunk &chunk : group) {
+          Value before = loadVector(chunk.type, att.out, outAt(tile, index(row), index(chunk.offset)));
+          start.push_back(arith::MulFOp::create(b, loc, before, splat(alpha, chunk.type)));
+        }
+      }
+      Carried results = loop(zero, block.count, 1, start, [&](Value j, ValueRange carried) {
+        Carried next(carried);
+        SmallVector<Value> values;
+        for (const Chunk &chunk : group)
+          values.push_back(loadVector(chunk.type, att.v,
+                                      {att.layer, block.kvHead, add(block.start, j), index(chunk.offset)}));
+        for (int64_t row = 0; row < tile.rows; ++row) {
+          Value weight = load(scores, {index(row), j});
+          for (auto [number, chunk] : llvm::enumerate(group)) {
+            Value &sum = next[row * group.size() + number];
+            sum = vector::FMAOp::create(b, loc, splat(weight, chunk.type), values[number], sum);
+          }
+        }
+        return next;
+      });
+      for (int64_t row = 0; row < tile.rows; ++row)
+        for (auto [number, chunk] : llvm::enumerate(group))
+          storeVector(results[row * group.size() + number], att.out,
+                      outAt(tile, index(row), index(chunk.offset)));
+    }
+  }
+
+  //===--------------------------------------------------------------------===//
+  // Transposition of K
+  //===--------------------------------------------------------------------===//
+
+  /// transposedK[d, j] = k[start + j, d]. Past `count` it repeats the last position: those scores are masked.
+  void transposeK(Value kvHead, Value start, Value count) {
+    Value last = add(start, sub(count, one));
+    loop(zero, index(positions), lanes, [&](Value group) {
+      SmallVector<Value> rows;
+      for (int64_t lane = 0; lane < lanes; ++lane)
+        rows.push_back(min(add(add(start, group), lane), last));
+      int64_t whole = att.headDim - att.headDim % lanes;
+      loop(zero, index(whole), lanes, [&](Value dim) {
+        SmallVector<Value> square;
+        for (Value row : rows)
+          square.push_back(loadVector(vectorType, att.k, {att.layer, kvHead, row, dim}));
+        transposeSquare(square);
+        for (auto [lane, vector] : llvm::enumerate(square))
+          storeVector(vector, transposedK, {add(dim, lane), group});
+      });
+      loop(index(whole), index(att.headDim), 1, [&](Value dim) {
+        for (auto [lane, row] : llvm::enumerate(rows))
+          store(load(att.k, {att.layer, kvHead, row, dim}), transposedK, {dim, add(group, lane)});
+      });
+    });
+  }
+
+  /// Transposes lanes x lanes in registers: swaps the off-diagonal quarters, then those of the quarters, and so on.
+  void transposeSquare(MutableArrayRef<Value> rows) {
+    for (int64_t half = lanes / 2; half >= 1; half /= 2)
+      for (int64_t i = 0; i < lanes; ++i) {
+        if (i & half)
+          continue;
+        SmallVector<int64_t> upper, lower;
+        for (int64_t e = 0; e < lanes; ++e) {
+          upper.push_back(e & half ? lanes + e - half : e);
+          lower.push_back(e & half ? lanes + e : e + half);
+        }
+        Value x = rows[i], y = rows[i + half];
+        rows[i] = vector::ShuffleOp::create(b, loc, x, y, upper);
+        rows[i + half] = vector::ShuffleOp::create(b, loc, x, y, lower);
+      }
+  }
+};
+
+struct AttentionVectorize : buddy::impl::AttentionVectorizeBase<AttentionVectorize> {
+  void runOnOperation() override {
+    func::FuncOp function = getOperation();
+    auto options = function->getAttrOfType<DictionaryAttr>("buddy.attention");
+    if (!options || function.isExternal())
+      return;
+    FailureOr<Target> target = Target::get(function);
+    FailureOr<Attention> attention = matchAttention(function, options);
+    if (failed(target) || failed(attention))
+      return signalPassFailure();
+    function.getBody().dropAllReferences();
+    while (function.getBody().getBlocks().size() > 1)
+      function.getBody().back().erase();
+    Block &body = function.getBody().front();
+    body.clear();
+    AttentionEmitter(function, *attention, *target).emit();
+    OpBuilder b(function.getContext());
+    b.setInsertionPointToEnd(&body);
+    func::ReturnOp::create(b, function.getLoc());
+    function->removeAttr("buddy.attention");
+  }
+};
+
+} // namespace

@@ -39,7 +39,7 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
     auto integer = [&](int32_t value) -> Value {
       return arith::ConstantOp::create(b, DenseElementsAttr::get(integers, value));
     };
-    auto fma = [&](Value x, Value y, Value z) -> Value { return math::FmaOp::create(b, x, y, z); };
+    auto fma = [&](Value x, Value y, Value z) -> Value { return vector::FMAOp::create(b, x, y, z); };
 
     // Outside of these bounds the result is 0 or infinity. A NaN fails both comparisons and is put back at the end.
     Value x = op.getOperand();

@@ -106,11 +106,11 @@ class LlamaGenerator:
         progress = self.progress
         with progress.step(f"Reading the model {self.path.name}"):
             description = open_model(self.path)
-            vocabulary = prepare_vocabulary(description)
+            vocabulary, reason = prepare_vocabulary(description)
         if vocabulary is None:
-            progress.say("  no tokenizer: the program will take token ids only (--ids)")
+            progress.warn(f"the program will take token ids only (--ids): {reason}")
         elif vocabulary.chat is None:
-            progress.say(f"  chat is not available: {vocabulary.chat_unavailable_reason}")
+            progress.warn(f"the program will not chat (-cnv): {vocabulary.chat_unavailable_reason}")
         entries = self.key["entry_points"]
         with progress.step(f"Capturing {', '.join(entries)} with TorchDynamo"):
             graphs = capture_and_schedule(description, entries)

@@ -32,6 +32,10 @@ class Progress:
         if not self._quiet:
             print(f"-- buddy: {text}", file=self._stream, flush=True)
 
+    def warn(self, text: str) -> None:
+        """One line on standard error, quiet or not: something that the user asked for will be missing."""
+        print(f"buddy: warning: {text}", file=sys.stderr, flush=True)
+
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
         """Says what begins, and how long it took when it has ended."""

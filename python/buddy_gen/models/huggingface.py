@@ -51,7 +51,7 @@ def open_huggingface(folder: Path, weights_file: Path | None = None) -> ModelDes
     files += [path for path in extra if path is not None and path.is_file() and path not in files]
     add_bos = settings.get("add_bos_token")
     return ModelDescription(
-        name=folder.resolve().name,
+        name=_name(folder),
         config=config,
         tied_head=tied,
         weights=weights,
@@ -63,6 +63,14 @@ def open_huggingface(folder: Path, weights_file: Path | None = None) -> ModelDes
         context_length=config.max_position_embeddings,
         files=files,
     )
+
+
+def _name(folder: Path) -> str:
+    """The folder's name; in the Hub's own cache (models--ORG--NAME/snapshots/HASH) the model's."""
+    parts = folder.resolve().parts
+    if len(parts) > 3 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
+        return parts[-3].rsplit("--", 1)[-1]
+    return parts[-1]
 
 
 def read_json(path: Path) -> dict[str, Any]:

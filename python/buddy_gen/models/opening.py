@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from buddy_gen.errors import BuddyError
-from buddy_gen.models.default_model import DEFAULT_MODEL_NAME, fetch_default_model
+from buddy_gen.models.default_model import DEFAULT_MODEL_NAME, Progress, fetch_default_model
 from buddy_gen.models.description import ModelDescription
 from buddy_gen.models.gguf_model import open_gguf
 from buddy_gen.models.huggingface import open_huggingface
@@ -16,10 +16,10 @@ __all__ = ["open_path"]
 _WANTED = "a Hugging Face folder (config.json with safetensors), or a GGUF file, of the Llama architecture"
 
 
-def open_path(path_or_name: str | Path, cache: Path | None = None) -> ModelDescription:
+def open_path(path_or_name: str | Path, cache: Path | None, progress: Progress | None) -> ModelDescription:
     """See `buddy_gen.models.open_model`."""
     if path_or_name == DEFAULT_MODEL_NAME:
-        return open_gguf(fetch_default_model(cache))
+        return open_gguf(fetch_default_model(cache, progress))
     path = Path(path_or_name).expanduser()
     if not path.exists():
         raise BuddyError(f"{path} does not exist; a model is {_WANTED}, or the name {DEFAULT_MODEL_NAME}.")

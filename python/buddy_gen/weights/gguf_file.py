@@ -26,6 +26,9 @@ HEADER_LIMIT = 128 << 20
 ITEM_LIMIT = 1 << 21
 """Array items in all metadata together that are believed; the largest vocabularies with merges have 0.8 million."""
 
+ENTRY_LIMIT = 1 << 16
+"""Metadata entries, and tensors, that are believed; the largest models have some thousand tensors."""
+
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING = 8
 _ARRAY = 9
@@ -90,8 +93,8 @@ class _Cursor:
     def header(self) -> tuple[int, dict[str, Any], dict[str, GgufTensor]]:
         self._skip(4, "its magic")
         version = self._version()
-        tensor_count = self._count("tensors", 24)
-        metadata_count = self._count("metadata entries", 13)
+        tensor_count = self._count("tensors", 24, ENTRY_LIMIT)
+        metadata_count = self._count("metadata entries", 13, ENTRY_LIMIT)
         metadata: dict[str, Any] = {}
         for _ in range(metadata_count):
             key = self._string("a metadata key")
@@ -125,8 +128,10 @@ class _Cursor:
     def _scalar(self, form: str, what: str) -> Any:
         return struct.unpack_from(form, self._view, self._skip(struct.calcsize(form), what))[0]
 
-    def _count(self, what: str, least_bytes: int) -> int:
+    def _count(self, what: str, least_bytes: int, limit: int) -> int:
         count = int(self._scalar("<Q", f"the number of {what}"))
+        if count > limit:
+            raise _DefectError(f"it claims {count} {what}, more than the {limit} that any model needs")
         if count * least_bytes > self._end - self._at:
             raise _DefectError(f"it claims {count} {what}, more than its {self._size} bytes can hold")
         return count
@@ -150,7 +155,7 @@ class _Cursor:
         if kind not in _SCALARS and kind != _STRING:
             raise _DefectError(f"the metadata entry {key} is an array of type {kind}, which is not supported")
         width = 8 if kind == _STRING else struct.calcsize(_SCALARS[kind])
-        count = self._count(f"items in {key}", width)
+        count = self._count(f"items in {key}", width, ITEM_LIMIT)
         self._items += count
         if self._items > ITEM_LIMIT:
             raise _DefectError(f"its metadata claims more than {ITEM_LIMIT} array items (at {key})")

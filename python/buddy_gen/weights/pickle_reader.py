@@ -94,9 +94,7 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
 def _refusal(path: Path, message: str) -> BuddyError:
     """torch's own message advises to load the file all the same; this one does not."""
     found = re.search(r"GLOBAL ([\w.]*\w)", message)
-    what = (
-        f"unpickling it would call {found[1]}, which makes no tensor" if found else "its pickle is not one of tensors"
-    )
+    what = f"unpickling it would call {found[1]}, which makes no tensor" if found else "its pickle is none of tensors"
     return BuddyError(f"{path} is refused: {what}; save the state dict alone, best as safetensors.")
 
 

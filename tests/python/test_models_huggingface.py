@@ -63,7 +63,8 @@ def test_equals_transformers(tmp_path: Path, variant: str) -> None:
     for key in ("vocab_size", "hidden_size", "head_dim", "num_key_value_heads", "rms_norm_eps", "attention_bias",
                 "mlp_bias", "tie_word_embeddings", "max_position_embeddings"):  # fmt: skip
         assert getattr(model.config, key) == getattr(reference.config, key), key
-    built = LlamaForCausalLM(model.config)
+    built = LlamaForCausalLM._from_config(model.config)
+    assert {p.dtype for p in built.parameters()} == {torch.float32}
     assert {name: tuple(p.shape) for name, p in built.named_parameters()} == parameter_shapes(model.config)
     assert parameter_names(model.config) == list(parameter_shapes(model.config))
     assert model.context_length == 256 and model.name == "m"

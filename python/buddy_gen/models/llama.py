@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -166,16 +167,20 @@ def _number(value: Any, where: Path) -> float:
 
 
 def make_config(values: Mapping[str, Any], where: Path) -> LlamaConfig:
-    """A LlamaConfig from checked values; transformers' own objections become a sentence about `where`."""
+    """A LlamaConfig from checked values; transformers' own objections become a sentence about `where`.
+
+    Its dtype is float32 whatever the file's: weights are always read as float32.
+    """
     for key in _COUNTS:
         value = values.get(key)
         if type(value) is int and value < 1:
             raise BuddyError(f"{where}: {key} is {value}, but must be at least 1.")
     try:
-        config = LlamaConfig(**values)
+        config = LlamaConfig(**{key: value for key, value in values.items() if key != "torch_dtype"})
     except Exception as error:  # transformers' strict configs raise several kinds
         reason = " ".join(str(error).split()).rstrip(".")
         raise BuddyError(f"{where} is no config that transformers takes as a Llama model: {reason}.") from None
+    config.dtype = torch.float32
     sizes = sizes_of(config)
     if sizes.heads % sizes.kv_heads:
         raise BuddyError(f"{where}: {sizes.heads} query heads cannot share {sizes.kv_heads} key/value heads evenly.")

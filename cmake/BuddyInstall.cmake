@@ -23,6 +23,7 @@ install(
     "${CMAKE_BINARY_DIR}/BuddyConfigVersion.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/BuddyToolchain.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/BuddyModel.cmake"
+    "${PROJECT_SOURCE_DIR}/cmake/BuddyStage.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/BuddyLlamaApp.cmake"
   DESTINATION ${share}/cmake
 )

@@ -68,14 +68,19 @@ function(buddy_add_model name)
   include("${output_dir}/${name}.cmake")
 endfunction()
 
-# One stage: OUTPUT is written beside and renamed, so that a build killed at any point leaves no half-written file
-# behind that looks finished.
+# One stage: TOOL ARGUMENTS INPUT -o OUTPUT, through BuddyStage.cmake.
+set(BUDDY_STAGE_SCRIPT "${CMAKE_CURRENT_LIST_DIR}/BuddyStage.cmake")
 function(_buddy_add_stage)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "" "INPUT;OUTPUT;TOOL;COMMENT" "ARGUMENTS")
+  set(tool "${ARG_TOOL}")
+  if(TARGET "${tool}")
+    set(tool "$<TARGET_FILE:${tool}>")
+  endif()
   add_custom_command(
     OUTPUT "${ARG_OUTPUT}"
-    COMMAND "${ARG_TOOL}" ${ARG_ARGUMENTS} "${ARG_INPUT}" -o "${ARG_OUTPUT}.tmp"
-    COMMAND "${CMAKE_COMMAND}" -E rename "${ARG_OUTPUT}.tmp" "${ARG_OUTPUT}"
+    COMMAND
+      "${CMAKE_COMMAND}" "-DOUTPUT=${ARG_OUTPUT}" -P "${BUDDY_STAGE_SCRIPT}" -- "${tool}" ${ARG_ARGUMENTS}
+      "${ARG_INPUT}"
     DEPENDS "${ARG_INPUT}" "${ARG_TOOL}"
     COMMENT "${ARG_COMMENT}"
     VERBATIM

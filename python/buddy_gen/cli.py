@@ -177,8 +177,9 @@ class Steps:
                 log.write(line)
                 lines.append(line)
                 failing = failing or line.startswith("CMake Error")
+                line = line.rstrip("\n").removeprefix("-- buddy: ")
                 if not failing and not line.startswith("-- "):
-                    self.say(line.rstrip("\n"))
+                    self.say(line)
         if process.returncode != 0:
             raise BuddyError(_reason("".join(lines)) or f"{what} failed; the log is {self._log}.")
 
@@ -216,7 +217,7 @@ def build_model(options: Options, output: Path, quiet: bool, to_stderr: bool) ->
         log = work / "build.log"
         log.write_text("", encoding="utf-8")
         steps = Steps(log, quiet, to_stderr)
-        definitions = {
+        definitions: dict[str, str | Path] = {
             "Buddy_DIR": config,
             "Python3_EXECUTABLE": sys.executable,
             "CMAKE_MAKE_PROGRAM": ninja,
@@ -228,6 +229,8 @@ def build_model(options: Options, output: Path, quiet: bool, to_stderr: bool) ->
             "DIALECT_PRIORITY": options.dialect_priority.replace(",", ";"),
             "RUNTIME_DIR": output,
         }
+        if ccache := shutil.which("ccache"):
+            definitions["CMAKE_CXX_COMPILER_LAUNCHER"] = ccache
         build = work / "build"
         steps.say(f"Building {options.model} for {options.target}, {options.dtype}, in {work}")
         arguments = [f"-D{name}={value}" for name, value in definitions.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -43,6 +44,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(stage: Path, tmp_path: Path) -> Command:
     """Runs a command that sees the installed package instead of the sources; its output is text."""
     environment = os.environ | {"PYTHONPATH": str(stage), "BUDDY_CACHE_DIR": str(tmp_path / "cache é")}
+    if ccache := shutil.which("ccache"):
+        environment["CMAKE_CXX_COMPILER_LAUNCHER"] = ccache
 
     def run_command(
         *command: object, code: int = 0, variables: Mapping[str, str] = environment

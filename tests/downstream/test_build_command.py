@@ -54,7 +54,7 @@ def test_run_builds_once_and_follows_the_model(buddy, tiny_model, tmp_path):
     assert answer(buddy("run", model, *IDS))[0] == 100 - answer(first)[0]
 
 
-@pytest.mark.parametrize("seconds", [0.5, 2, 5, 9])
+@pytest.mark.parametrize("seconds", [3, 6])
 def test_killed_build_is_repaired_by_running_again(buddy, stage, run, tiny_model, tmp_path, seconds):
     output = tmp_path / "out"
     environment = os.environ | {"PYTHONPATH": str(stage), "BUDDY_CACHE_DIR": str(tmp_path / "cache é")}

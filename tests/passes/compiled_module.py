@@ -11,6 +11,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -121,7 +122,8 @@ class CompiledModule:
             "llc", "-O3", *flags, "-filetype=obj", "-relocation-model=pic", str(folder / "module.bc"),
             "-o", str(folder / "module.o"),
         )  # fmt: skip
-        library = folder / "module.so"
+        # A name of its own: a library that is loaded already would be returned for its path.
+        library = Path(tempfile.mkdtemp(dir=folder)) / "module.so"
         command = ["g++", "-shared", str(folder / "module.o"), *runtime_library(folder.parent), "-lm", "-pthread"]
         subprocess.run([*command, "-Wl,-z,defs", "-o", str(library)], check=True)
         self._library = ctypes.CDLL(str(library))

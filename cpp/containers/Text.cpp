@@ -77,6 +77,8 @@ Text::Text(std::shared_ptr<const TextModel> loaded) : model(std::move(loaded)) {
 Text Text::load(const std::string &path) {
   try {
     return Text(std::make_shared<const TextModel>(readVocabFile(path)));
+  } catch (const VocabDamage &damage) {
+    refuseDamaged(path, damage);
   } catch (const std::bad_alloc &) {
     throw Error("There is not enough memory to load the vocabulary file '" + path + "'.");
   }

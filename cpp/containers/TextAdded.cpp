@@ -2,8 +2,6 @@
 
 #include "TextAdded.h"
 #include "UnicodeClasses.h"
-#include "buddy/Error.h"
-#include "buddy/Unicode.h"
 
 #include <algorithm>
 #include <string>
@@ -73,9 +71,9 @@ void AddedTokens::index(Set &set) {
             [](const Entry &a, const Entry &b) { return a.spelling < b.spelling; });
   for (std::size_t i = 1; i < set.entries.size(); ++i)
     if (set.entries[i].spelling == set.entries[i - 1].spelling)
-      throw Error("Two added tokens of the vocabulary, " + std::to_string(set.entries[i - 1].id) + " and " +
-                  std::to_string(set.entries[i].id) + ", are both spelled '" +
-                  replaceInvalidUtf8(set.entries[i].spelling) + "'. Build the model again.");
+      throw VocabDamage("two of its added tokens, " + std::to_string(set.entries[i - 1].id) + " and " +
+                        std::to_string(set.entries[i].id) + ", are both spelled " +
+                        quotedToken(set.entries[i].spelling));
   for (const Entry &entry : set.entries)
     ++set.firstByte[std::size_t{static_cast<std::uint8_t>(entry.spelling[0])} + 1];
   for (std::size_t i = 1; i < set.firstByte.size(); ++i)

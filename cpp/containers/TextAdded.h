@@ -32,7 +32,7 @@ struct TextPart {
 
 class AddedTokens {
 public:
-  /// Throws Error naming the token when two are spelled alike.
+  /// Throws VocabDamage naming the token when two are spelled alike.
   explicit AddedTokens(const VocabFile &vocab);
 
   /// Cuts `text`, whose stretches end at text.size(), into tokens and text between them.

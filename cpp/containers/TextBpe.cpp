@@ -1,8 +1,6 @@
 //===- TextBpe.cpp - Byte-level byte pair encoding ------------------------===//
 
 #include "TextBpe.h"
-#include "buddy/Error.h"
-#include "buddy/Unicode.h"
 
 #include <algorithm>
 #include <functional>
@@ -16,8 +14,8 @@ namespace {
 constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
 
 [[noreturn]] void refuseTwins(std::int32_t a, std::int32_t b, std::string_view bytes) {
-  throw Error("Two tokens of the vocabulary, " + std::to_string(a) + " and " + std::to_string(b) + ", are both '" +
-              replaceInvalidUtf8(bytes) + "'. Build the model again.");
+  throw VocabDamage("two of its tokens, " + std::to_string(a) + " and " + std::to_string(b) + ", are both " +
+                    quotedToken(bytes));
 }
 
 } // namespace
@@ -50,8 +48,8 @@ BpeModel::BpeModel(const VocabFile &vocab) : unknown(vocab.unknown), fuseUnknown
     const Merge &merge = vocab.merges[rank];
     PairMerge &slot = table[slotOf(pairOf(merge.left, merge.right))];
     if (slot.result >= 0)
-      throw Error("Two merges of the vocabulary join the tokens " + std::to_string(merge.left) + " and " +
-                  std::to_string(merge.right) + ". Build the model again.");
+      throw VocabDamage("two of its merges join the tokens " + std::to_string(merge.left) + " and " +
+                        std::to_string(merge.right));
     slot = {pairOf(merge.left, merge.right), static_cast<std::uint32_t>(rank), merge.result};
   }
 }

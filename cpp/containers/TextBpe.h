@@ -18,7 +18,7 @@ namespace buddy {
 /// leftmost. O(n log n) for n bytes.
 class BpeModel {
 public:
-  /// Throws Error naming the token when two tokens have the same bytes. Keeps views of `vocab`.
+  /// Throws VocabDamage naming the token when two tokens have the same bytes. Keeps views of `vocab`.
   explicit BpeModel(const VocabFile &vocab);
 
   /// Memory that encode reuses from one pre-token to the next. One per thread.

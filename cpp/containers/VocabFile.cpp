@@ -112,8 +112,6 @@ std::uint32_t crc32(std::string_view bytes) {
 
 //===-- Sections ----------------------------------------------------------===//
 
-std::string quoted(std::string_view bytes) { return "'" + replaceInvalidUtf8(bytes) + "'"; }
-
 void checkId(const VocabFile &vocab, std::int64_t id, const char *what) {
   if (id < 0 || static_cast<std::uint64_t>(id) >= vocab.tokenCount())
     throw VocabDamage(std::string(what) + " " + std::to_string(id) + " is not in its vocabulary of " +
@@ -154,8 +152,8 @@ void readMerges(VocabReader reader, VocabFile &vocab) {
     const std::string_view result = vocab.token(static_cast<std::size_t>(merge.result));
     if (result.size() != left.size() + right.size() || result.substr(0, left.size()) != left ||
         result.substr(left.size()) != right)
-      throw VocabDamage("merge " + std::to_string(i) + " joins " + quoted(left) + " and " + quoted(right) + " to " +
-                        quoted(result));
+      throw VocabDamage("merge " + std::to_string(i) + " joins " + quotedToken(left) + " and " + quotedToken(right) +
+                        " to " + quotedToken(result));
     vocab.merges.push_back(merge);
   }
   reader.finish();
@@ -230,15 +228,22 @@ bool readFlag(VocabReader &reader) {
   return value == 1;
 }
 
+std::string readText(VocabReader &reader) {
+  std::string text = reader.string();
+  if (!isValidUtf8(text))
+    throw VocabDamage("its section CHAT holds text that is not UTF-8");
+  return text;
+}
+
 ChatPiece readPiece(VocabReader &reader) {
   ChatPiece piece;
   const std::uint32_t count = reader.count(8);
   for (std::uint32_t i = 0; i < count; ++i) {
     ChatPiece::Part part;
     part.isDate = readFlag(reader);
-    part.text = reader.string();
+    part.text = readText(reader);
     if (part.isDate && !isChatDateFormat(part.text))
-      throw VocabDamage("its date format " + quoted(part.text) + " is unknown");
+      throw VocabDamage("its date format " + quotedToken(part.text) + " is unknown");
     piece.parts.push_back(std::move(part));
   }
   return piece;
@@ -246,13 +251,13 @@ ChatPiece readPiece(VocabReader &reader) {
 
 void readChat(VocabReader reader, VocabFile &vocab) {
   if (!readFlag(reader)) {
-    vocab.chatUnavailableReason = reader.string();
+    vocab.chatUnavailableReason = readText(reader);
     reader.finish();
     return;
   }
   ChatTemplate::Data data;
   data.supportsSystem = readFlag(reader);
-  data.systemUnsupportedReason = reader.string();
+  data.systemUnsupportedReason = readText(reader);
   for (ChatPiece &piece : data.pieces)
     piece = readPiece(reader);
   for (ContentRule &rule : data.rules) {
@@ -291,9 +296,9 @@ VocabFile parse(std::string_view file) {
     const std::uint64_t offset = record.u64();
     const std::uint64_t size = record.u64();
     if (offset > file.size() || size > file.size() - offset)
-      throw VocabDamage("its section " + quoted(tag) + " lies outside of the file");
+      throw VocabDamage("its section " + quotedToken(tag) + " lies outside of the file");
     if (!sections.emplace(tag, file.substr(static_cast<std::size_t>(offset), static_cast<std::size_t>(size))).second)
-      throw VocabDamage("its section " + quoted(tag) + " stands there twice");
+      throw VocabDamage("its section " + quotedToken(tag) + " stands there twice");
   }
   const auto section = [&](const char *name) {
     std::string tag(name);
@@ -315,6 +320,25 @@ VocabFile parse(std::string_view file) {
 
 } // namespace
 
+void buddy::refuseDamaged(const std::string &path, const VocabDamage &damage) {
+  refuse(path, std::string("is damaged: ") + damage.what() + ". Build the model again.");
+}
+
+std::string buddy::quotedToken(std::string_view bytes) {
+  constexpr std::size_t longest = 60;
+  std::string out = "'";
+  for (const char c : replaceInvalidUtf8(bytes.substr(0, longest))) {
+    const auto byte = static_cast<std::uint8_t>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      out += c;
+      continue;
+    }
+    constexpr char digits[] = "0123456789abcdef";
+    out += c == '\n' ? std::string("\\n") : std::string("\\x") + digits[byte >> 4] + digits[byte & 15];
+  }
+  return out + (bytes.size() > longest ? "...'" : "'");
+}
+
 VocabFile buddy::readVocabFile(const std::string &path) {
   const std::string file = readWhole(path);
   if (std::string_view(file).substr(0, magic.size()) != magic)
@@ -329,6 +353,6 @@ VocabFile buddy::readVocabFile(const std::string &path) {
       throw VocabDamage("its checksum does not match");
     return parse(file);
   } catch (const VocabDamage &damage) {
-    refuse(path, std::string("is damaged: ") + damage.what() + ". Build the model again.");
+    refuseDamaged(path, damage);
   }
 }

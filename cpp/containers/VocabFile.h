@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,6 +72,17 @@ struct VocabFile {
     return std::string_view(pool).substr(offsets[id], offsets[id + 1] - offsets[id]);
   }
 };
+
+/// What is wrong with a vocabulary, as the middle of a sentence: "two of its tokens ...".
+struct VocabDamage : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Throws the Error that a damaged file is refused with.
+[[noreturn]] void refuseDamaged(const std::string &path, const VocabDamage &damage);
+
+/// A token's bytes for a message: on one line, in quotes, not too long.
+std::string quotedToken(std::string_view bytes);
 
 /// Throws Error with one sentence that names the file.
 VocabFile readVocabFile(const std::string &path);

@@ -3,17 +3,13 @@
 #ifndef BUDDY_VOCABREADER_H
 #define BUDDY_VOCABREADER_H
 
+#include "VocabFile.h"
+
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
 namespace buddy {
-
-/// What a VocabReader throws; readVocabFile adds the file's name to it.
-struct VocabDamage : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 /// Reads fields one after the other and never past the end.
 class VocabReader {

@@ -206,19 +206,27 @@ def _cut(
     """Renders marks in these roles: the pieces around them (one more than marks) and the trimming of each."""
     messages = [_message(role, _LEFT_SPACE + _mark(n) + _RIGHT_SPACE) for n, role in enumerate(roles)]
     rest = jinja.render(messages, add_generation_prompt, today=None)
+    _check_marks(rest, roles)
     pieces: list[Piece] = []
     rules: list[ContentRule] = []
-    for n, role in enumerate(roles):
-        before, found, rest = rest.partition(_mark(n))
-        if not found:
-            raise ChatTemplateError(f"The chat template changes, moves or drops what the {role} says.")
-        if _mark(n) in rest:
-            raise ChatTemplateError(f"The chat template shows what the {role} says more than once.")
-        rule = ContentRule(not before.endswith(_LEFT_SPACE), not rest.startswith(_RIGHT_SPACE))
+    for n in range(len(roles)):
+        before, _, rest = rest.partition(_mark(n))
+        rules.append(ContentRule(not before.endswith(_LEFT_SPACE), not rest.startswith(_RIGHT_SPACE)))
         pieces.append(_parse_piece(before.removesuffix(_LEFT_SPACE)))
         rest = rest.removeprefix(_RIGHT_SPACE)
-        rules.append(rule)
     return [*pieces, _parse_piece(rest)], rules
+
+
+def _check_marks(rendered: str, roles: Sequence[str]) -> None:
+    """Each content stands there once, and in order."""
+    places = [rendered.find(_mark(n)) for n in range(len(roles))]
+    for n, role in enumerate(roles):
+        if places[n] < 0:
+            raise ChatTemplateError(f"The chat template changes or drops what the {role} says.")
+        if rendered.count(_mark(n)) > 1:
+            raise ChatTemplateError(f"The chat template shows what the {role} says more than once.")
+        if n and places[n] < places[n - 1]:
+            raise ChatTemplateError(f"The chat template moves what the {roles[n - 1]} says.")
 
 
 def _derive(jinja: _Jinja) -> ChatTemplate:

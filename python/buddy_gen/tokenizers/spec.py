@@ -162,10 +162,9 @@ def byte_level_bpe(
             raise BuddyError(f"{source}: the tokens {contents[index]!r} and {content!r} have the same id {index}.")
     seen: dict[str, int] = {}
     for token in added:
-        if seen.setdefault(token.content, token.id) != token.id:
-            raise BuddyError(
-                f"{source}: the token {token.content!r} stands there twice, as {seen[token.content]} and {token.id}."
-            )
+        first = seen.setdefault(token.content, vocabulary.get(token.content, token.id))
+        if first != token.id:
+            raise BuddyError(f"{source}: the token {token.content!r} stands there twice, as {first} and {token.id}.")
         if not token.content:
             raise BuddyError(f"{source}: the added token {token.id} is empty.")
 

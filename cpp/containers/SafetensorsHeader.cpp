@@ -51,8 +51,7 @@ public:
   }
 
   /// Calls `member(key)` for every member of an object; keys must differ.
-  template <typename Member>
-  void object(Member member) {
+  template <typename Member> void object(Member member) {
     expect('{');
     if (consume('}'))
       return;
@@ -227,9 +226,8 @@ static std::uint64_t checkRanges(std::vector<Range> &ranges) {
   for (std::size_t i = 1; i < ranges.size(); ++i)
     if (ranges[i].name == ranges[i - 1].name)
       throw Error("tensor '" + ranges[i].name + "' appears twice");
-  std::sort(ranges.begin(), ranges.end(), [](const Range &a, const Range &b) {
-    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
-  });
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range &a, const Range &b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
   std::uint64_t end = 0;
   for (const Range &range : ranges) {
     if (range.begin != end)

@@ -29,7 +29,9 @@ static std::string describeForeign(std::string_view start) {
   static constexpr Kind kinds[] = {{"GGUF", "a GGUF model"},
                                    {"PK\x03\x04", "a zip archive or a PyTorch checkpoint"},
                                    {"version https://git-lfs", "a Git LFS pointer, not the file itself"},
-                                   {"\x7f" "ELF", "a program"},
+                                   {"\x7f"
+                                    "ELF",
+                                    "a program"},
                                    {"BUDDYVOC", "a vocabulary: the tokenizer's file in the place of the weights"}};
   for (const Kind &kind : kinds)
     if (start.substr(0, kind.magic.size()) == kind.magic)

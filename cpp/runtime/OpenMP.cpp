@@ -43,8 +43,7 @@ struct RegionCall {
   std::array<void *, maxArguments> arguments;
 };
 
-template <std::size_t... I>
-void invokeWith(const RegionCall &call, std::int32_t *thread, std::index_sequence<I...>) {
+template <std::size_t... I> void invokeWith(const RegionCall &call, std::int32_t *thread, std::index_sequence<I...>) {
   using Function = void (*)(std::int32_t *, std::int32_t *, decltype(static_cast<void>(I), static_cast<void *>(0))...);
   std::int32_t bound = 0;
   reinterpret_cast<Function>(call.task)(thread, &bound, call.arguments[I]...);
@@ -53,9 +52,8 @@ void invokeWith(const RegionCall &call, std::int32_t *thread, std::index_sequenc
 template <std::size_t... Count>
 void invokeAny(const RegionCall &call, std::int32_t *thread, std::index_sequence<Count...>) {
   using Invoker = void (*)(const RegionCall &, std::int32_t *);
-  static constexpr Invoker invokers[] = {[](const RegionCall &c, std::int32_t *t) {
-    invokeWith(c, t, std::make_index_sequence<Count>());
-  }...};
+  static constexpr Invoker invokers[] = {
+      [](const RegionCall &c, std::int32_t *t) { invokeWith(c, t, std::make_index_sequence<Count>()); }...};
   invokers[call.count](call, thread);
 }
 
@@ -97,8 +95,7 @@ constexpr std::int32_t scheduleModifiers = 3 << 29; // monotonic, nonmonotonic
 
 /// The number of iterations of lower, lower + step, ... up to `upper`, which is included. An empty loop of unsigned
 /// type comes as 0 ... max with step 1, whose count wraps to 0.
-template <typename T, typename Step>
-std::make_unsigned_t<T> tripCount(T lower, T upper, Step step) {
+template <typename T, typename Step> std::make_unsigned_t<T> tripCount(T lower, T upper, Step step) {
   using Count = std::make_unsigned_t<T>;
   if (step > 0 ? upper < lower : lower < upper)
     return 0;
@@ -288,8 +285,8 @@ void __kmpc_for_static_fini(Location *, std::int32_t) {}
 //===----------------------------------------------------------------------===//
 
 // Threads add their part one after the other in the order of their numbers, so that sums of floats do not vary.
-std::int32_t __kmpc_reduce_nowait(Location *, std::int32_t, std::int32_t, std::size_t, void *,
-                                  void (*)(void *, void *), void *) {
+std::int32_t __kmpc_reduce_nowait(Location *, std::int32_t, std::int32_t, std::size_t, void *, void (*)(void *, void *),
+                                  void *) {
   if (!state().alone())
     state().team->awaitTurn(state().thread);
   return 1;

@@ -32,8 +32,7 @@ inline void relax() noexcept {
 class Event {
 public:
   /// Returns once `ready()` holds. `ready` reads atomics with sequential consistency.
-  template <typename Ready>
-  void wait(Ready ready, bool maySpin) {
+  template <typename Ready> void wait(Ready ready, bool maySpin) {
     if (ready() || (maySpin && spin(ready)))
       return;
     std::unique_lock<std::mutex> lock(mutex);
@@ -48,13 +47,14 @@ public:
     // Either the sleeper is seen here, or it sees the store when it looks at the condition before it sleeps.
     if (sleepers.load() == 0)
       return;
-    { std::lock_guard<std::mutex> lock(mutex); }
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+    }
     changed.notify_all();
   }
 
 private:
-  template <typename Ready>
-  static bool spin(Ready ready) {
+  template <typename Ready> static bool spin(Ready ready) {
     SpinBudget budget;
     while (budget.left()) {
       for (int i = 0; i < 16; ++i) {

@@ -22,8 +22,7 @@
   } while (false)
 
 /// The message of the buddy::Error that `action` throws; fails when it throws none.
-template <typename Action>
-std::string errorOf(Action action) {
+template <typename Action> std::string errorOf(Action action) {
   try {
     action();
   } catch (const buddy::Error &error) {

@@ -48,8 +48,7 @@ int omp_get_max_threads();
 }
 
 /// Runs `body` (a callable without arguments) on a team, as generated code does: a function and one pointer.
-template <typename Body>
-static void parallel(Body &body) {
+template <typename Body> static void parallel(Body &body) {
   void (*task)(std::int32_t *, std::int32_t *, void *) = [](std::int32_t *, std::int32_t *, void *pointer) {
     (*static_cast<Body *>(pointer))();
   };
@@ -144,11 +143,11 @@ static void checkArguments() {
   int values[15];
   std::iota(values, values + 15, 1);
   using P = int *;
-  void (*task)(std::int32_t *, std::int32_t *, std::atomic<int> *, P, P, P, P, P, P, P, P, P, P, P, P, P, P) =
-      [](std::int32_t *, std::int32_t *, std::atomic<int> *total, P a, P b, P c, P d, P e, P f, P g, P h, P i, P j, P k,
-         P l, P m, P n) {
-        *total += *a + *b * 2 + *c * 3 + *d * 4 + *e * 5 + *f * 6 + *g * 7 + *h + *i + *j + *k + *l + *m + *n;
-      };
+  void (*task)(std::int32_t *, std::int32_t *, std::atomic<int> *, P, P, P, P, P, P, P, P, P, P, P, P, P,
+               P) = [](std::int32_t *, std::int32_t *, std::atomic<int> *total, P a, P b, P c, P d, P e, P f, P g, P h,
+                       P i, P j, P k, P l, P m, P n) {
+    *total += *a + *b * 2 + *c * 3 + *d * 4 + *e * 5 + *f * 6 + *g * 7 + *h + *i + *j + *k + *l + *m + *n;
+  };
   int *v = values;
   __kmpc_fork_call(nullptr, 15, reinterpret_cast<Task>(task), &sum, v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7,
                    v + 8, v + 9, v + 10, v + 11, v + 12, v + 13);
@@ -305,7 +304,7 @@ static void checkIdle() {
 }
 
 /// A child process works, though the workers stayed with its parent.
-static void checkFork() {
+[[maybe_unused]] static void checkFork() {
   buddy::setThreadCount(2);
   secondsOf(2);
   const pid_t child = fork();

@@ -23,8 +23,7 @@ static constexpr std::int64_t defaultContext = std::min<std::int64_t>(4096, mode
 //===----------------------------------------------------------------------===//
 
 /// The whole of `text` as a number; nullopt for anything else.
-template <typename T>
-static std::optional<T> parseInteger(std::string_view text) {
+template <typename T> static std::optional<T> parseInteger(std::string_view text) {
   T value;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size())
@@ -171,8 +170,8 @@ static const std::vector<Flag> &flags() {
 }
 
 std::string llama::helpText() {
-  std::string text = "Usage: buddy-llama-run [options]\n\nGenerates text with " + std::string(model::description) +
-                     ".\n\nOptions:\n";
+  std::string text =
+      "Usage: buddy-llama-run [options]\n\nGenerates text with " + std::string(model::description) + ".\n\nOptions:\n";
   for (const Flag &flag : flags()) {
     std::string left = "  " + std::string(flag.name);
     if (!flag.otherName.empty())

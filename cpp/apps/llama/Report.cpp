@@ -4,6 +4,7 @@
 
 #include <cinttypes>
 #include <cstdio>
+#include <fstream>
 
 #include <sys/resource.h>
 
@@ -29,8 +30,12 @@ static const char *stopName(Stop stop) {
   return "";
 }
 
-/// The most memory that this process had so far.
+/// The most memory that this process had so far. getrusage would also count the process that started this one.
 static std::int64_t peakRssBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (std::int64_t kibibytes; word == "VmHWM:" && status >> kibibytes)
+      return kibibytes * 1024;
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024; // Linux counts in KiB

@@ -49,12 +49,12 @@ private:
 
   Weights weights;
   MemRef<std::int8_t, 1> base;
+  std::string missingText; // why there is no vocabulary; filled while that is loaded
   std::optional<Text> vocabulary;
-  std::string missingText;            // why there is no vocabulary
-  MemRef<float, 4> kCache, vCache;    // (layer, kv head, position, head_dim)
-  MemRef<std::int64_t, 2> batch;      // (1, ubatch)
-  MemRef<float, 3> lastLogits;        // (1, 1, vocabulary)
-  std::vector<std::int32_t> fed;      // the tokens that are in the caches
+  MemRef<float, 4> kCache, vCache; // (layer, kv head, position, head_dim)
+  MemRef<std::int64_t, 2> batch;   // (1, ubatch)
+  MemRef<float, 3> lastLogits;     // (1, 1, vocabulary)
+  std::vector<std::int32_t> fed;   // the tokens that are in the caches
   std::function<void(const float *)> receiveLogits;
 };
 

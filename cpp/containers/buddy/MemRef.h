@@ -82,8 +82,7 @@ inline void releaseBlock(MemRefBlock *block) noexcept {
 
 } // namespace detail
 
-template <typename T, std::size_t N>
-class MemRef {
+template <typename T, std::size_t N> class MemRef {
   static_assert(N >= 1, "a MemRef has at least one dimension");
   static_assert(std::is_trivially_copyable_v<T>, "elements are plain data");
   static_assert(alignof(T) <= memRefAlignment);
@@ -148,12 +147,10 @@ public:
   bool owns() const noexcept { return allocated != nullptr; }
 
   /// The element at (index...); one index per dimension.
-  template <typename... Index>
-  T &operator()(Index... index) noexcept {
+  template <typename... Index> T &operator()(Index... index) noexcept {
     return aligned[position({{static_cast<std::int64_t>(index)...}})];
   }
-  template <typename... Index>
-  const T &operator()(Index... index) const noexcept {
+  template <typename... Index> const T &operator()(Index... index) const noexcept {
     return aligned[position({{static_cast<std::int64_t>(index)...}})];
   }
 
@@ -161,8 +158,7 @@ private:
   MemRef(detail::MemRefBlock *block, const Shape &shape) noexcept
       : MemRef(reinterpret_cast<T *>(block), reinterpret_cast<T *>(block + 1), shape) {}
 
-  MemRef(T *storage, T *elements, const Shape &shape) noexcept
-      : allocated(storage), aligned(elements), extents(shape) {
+  MemRef(T *storage, T *elements, const Shape &shape) noexcept : allocated(storage), aligned(elements), extents(shape) {
     std::int64_t step = 1;
     for (std::size_t i = N; i-- > 0;) {
       steps[i] = step;
@@ -220,8 +216,7 @@ private:
 namespace detail {
 
 /// MLIR's own definition, to compare with.
-template <typename T, int N>
-struct StridedMemRefType {
+template <typename T, int N> struct StridedMemRefType {
   T *basePtr;
   T *data;
   std::int64_t offset;
@@ -230,9 +225,9 @@ struct StridedMemRefType {
 };
 
 template <typename T, int N>
-inline constexpr bool hasMlirLayout = std::is_standard_layout_v<MemRef<T, N>> &&
-                                      sizeof(MemRef<T, N>) == sizeof(StridedMemRefType<T, N>) &&
-                                      alignof(MemRef<T, N>) == alignof(StridedMemRefType<T, N>);
+inline constexpr bool hasMlirLayout =
+    std::is_standard_layout_v<MemRef<T, N>> && sizeof(MemRef<T, N>) == sizeof(StridedMemRefType<T, N>) &&
+    alignof(MemRef<T, N>) == alignof(StridedMemRefType<T, N>);
 static_assert(hasMlirLayout<float, 1> && hasMlirLayout<float, 4> && hasMlirLayout<std::int8_t, 1> &&
               hasMlirLayout<std::int64_t, 2>);
 

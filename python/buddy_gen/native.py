@@ -90,14 +90,14 @@ def _runtime_library(tools: Tools) -> Path:
     digest = hashlib.sha256()
     for path in [*sources, *headers]:
         digest.update(path.read_bytes())
-    library = default_cache_dir() / "runtime" / f"libbuddy_runtime-{digest.hexdigest()[:16]}.so"
+    library = default_cache_dir() / "runtime" / f"libbuddy_runtime-{digest.hexdigest()[16:32]}.so"
     if library.is_file():
         return library
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name
         include = [f"-I{tools.runtime}", f"-I{tools.runtime.parent / 'containers'}"]
-        flags = ["-std=c++17", "-O2", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-pthread"]
+        flags = ["-std=c++17", "-O2", "-shared", "-fPIC", "-pthread"]
         _run([tools.compiler, *flags, *include, *map(str, sources), "-o", str(made)], "compiling the run time")
         os.replace(made, library)
     return library

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from mlir import ir
@@ -38,12 +38,17 @@ def _apply(ctx: Context, inputs: list[Any], compute: ir.Type, body: Callable[...
     return ctx.elementwise(tensors, elements)
 
 
+def _leaves(ctx: Context, x: Any, y: Any, neutral: float | None) -> bool:
+    """Whether y is the number that leaves x as it is."""
+    return not isinstance(y, ir.Value) and y == neutral and isinstance(x, ir.Value) and x.type == ctx.result_type()
+
+
 def _binary(on_float: Callable[..., ir.Value], on_int: Callable[..., ir.Value], neutral: float | None) -> Any:
     """A rule for ``op(x, y, *, alpha=1)``; a Python number `neutral` on the right leaves `x` as it is."""
 
     def rule(ctx: Context, x: Any, y: Any, *, alpha: float = 1) -> ir.Value:
-        if y == neutral and isinstance(x, ir.Value) and x.type == ctx.result_type():
-            return x
+        if _leaves(ctx, x, y, neutral):
+            return cast(ir.Value, x)
         compute = ctx.result_element()
 
         def body(left: ir.Value, right: ir.Value) -> ir.Value:
@@ -182,6 +187,12 @@ def full(ctx: Context, size: Any, value: float | int, **options: Any) -> ir.Valu
     return ctx.filled(ctx.result_sizes(), ctx.result_element(), value)
 
 
+@lowering("linalg", aten.full_like.default)
+def full_like(ctx: Context, x: ir.Value, value: float | int, **options: Any) -> ir.Value:
+    """A tensor of one value in the shape of another."""
+    return ctx.filled(ctx.result_sizes(), ctx.result_element(), value)
+
+
 @lowering("linalg", aten.scalar_tensor.default)
 def scalar_tensor(ctx: Context, value: float | int, **options: Any) -> ir.Value:
     """A tensor of rank 0."""
@@ -218,8 +229,8 @@ def _tosa_inputs(ctx: Context, *inputs: Any) -> list[ir.Value]:
 
 def _tosa_binary(build: Callable[..., ir.Value], neutral: float) -> Any:
     def rule(ctx: Context, x: Any, y: Any, *, alpha: float = 1) -> ir.Value:
-        if y == neutral and isinstance(x, ir.Value) and x.type == ctx.result_type():
-            return x
+        if _leaves(ctx, x, y, neutral):
+            return cast(ir.Value, x)
         if alpha != 1:
             raise Declined("alpha")
         return build(ctx.result_type(), *_tosa_inputs(ctx, x, y))

@@ -21,13 +21,16 @@ import tokenizer_reference as reference
 from text_tool import ABI, MODEL_ID, TextTool
 
 Pair = tuple[Tokenizer, TextTool]
-KINDS = [*reference.PRE_TOKENIZERS, "llama3-ignoring-merges"]
+KINDS = [*reference.PRE_TOKENIZERS, "gpt2-trained", "llama3-trained-ignoring-merges"]
 RANDOM_STRINGS = 1000  # per kind; 5,000 for the default model
 
 
-def _trained(kind: str, folder: Path) -> Pair:
-    name = kind.removesuffix("-ignoring-merges")
-    tokenizer = reference.train(name, ignore_merges=name != kind, bos=kind == "llama3")
+def _make(kind: str, folder: Path) -> Pair:
+    name, trained, ignoring = kind.partition("-trained")
+    if trained:
+        tokenizer = reference.train(name, ignore_merges=bool(ignoring))
+    else:
+        tokenizer = reference.of_all_pairs(name, bos=name == "llama3")
     tokenizer.save(str(folder / "tokenizer.json"))
     write_vocab(folder / "tiny.vocab", read_tokenizer_json(folder / "tokenizer.json"), abi=ABI, model_id=MODEL_ID)
     return tokenizer, TextTool(folder / "tiny.vocab")
@@ -35,7 +38,7 @@ def _trained(kind: str, folder: Path) -> Pair:
 
 @pytest.fixture(scope="module", params=KINDS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    made = _trained(request.param, tmp_path_factory.mktemp(request.param))
+    made = _make(request.param, tmp_path_factory.mktemp(request.param))
     yield made
     assert made[1].close() == 0
 

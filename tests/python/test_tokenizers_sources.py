@@ -15,6 +15,7 @@ from buddy_gen.errors import BuddyError
 from buddy_gen.models import open_model
 from buddy_gen.models.default_model import fetch_default_model
 from buddy_gen.tokenizers import (
+    UnsupportedTokenizerError,
     load_chat_template,
     load_tokenizer_spec,
     read_tokenizer_json,
@@ -98,6 +99,7 @@ def test_tokenizer_json(plain: str, tmp_path: Path, change: Callable[[Json], Non
     with pytest.raises(BuddyError, match=named) as caught:
         _read(tmp_path, content)
     assert "tokenizer.json" in str(caught.value) and "\n" not in str(caught.value)
+    assert isinstance(caught.value, UnsupportedTokenizerError) == ("support" in str(caught.value))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1, "a": 2}', "[" * 100_000])
@@ -157,7 +159,6 @@ def test_gguf() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"model": None}, "holds no tokenizer"),
         ({"model": "llama"}, "kind 'llama'"),
         ({"pre": None}, "no pre-tokenizer is named"),
         ({"pre": "default"}, "'default' is not supported"),
@@ -177,6 +178,7 @@ def test_a_gguf_that_is_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(BuddyError, match=named) as caught:
         tokenizer_from_gguf_metadata(_gguf(**changes), "m.gguf")
     assert "m.gguf" in str(caught.value)
+    assert isinstance(caught.value, UnsupportedTokenizerError) == ("model" in changes or "pre" in changes)
 
 
 def test_the_byte_alphabet_is_the_libraries() -> None:

@@ -98,6 +98,25 @@ def train(kind: str, *, ignore_merges: bool = False, size: int = 1500, bos: bool
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
     corpus = [*TEXTS, *(source.read_text("utf-8") for source in sorted(Path(__file__).parent.glob("test_*.py")))]
     tokenizer.train_from_iterator(corpus, trainer)
+    return _completed(tokenizer, bos)
+
+
+def of_all_pairs(kind: str, *, bos: bool = False) -> Tokenizer:
+    """A tokenizer in which any two bytes merge, in a random order: every border between pre-tokens shows in the ids.
+
+    In a trained one most borders do not, since few merges cross them.
+    """
+    alphabet = sorted(pre.ByteLevel.alphabet())
+    merges = [(left, right) for left in alphabet for right in alphabet]
+    random.Random(12).shuffle(merges)
+    vocabulary = {token: i for i, token in enumerate([*alphabet, *(left + right for left, right in merges)])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = PRE_TOKENIZERS[kind]
+    tokenizer.decoder = decoders.ByteLevel()
+    return _completed(tokenizer, bos)
+
+
+def _completed(tokenizer: Tokenizer, bos: bool) -> Tokenizer:
     tokenizer.add_tokens(ADDED)
     if bos:
         first = tokenizer.token_to_id("<s>")

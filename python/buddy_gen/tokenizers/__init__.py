@@ -3,7 +3,7 @@
 from buddy_gen.tokenizers.chat import ChatTemplate, ChatTemplateError, reduce_chat_template
 from buddy_gen.tokenizers.gguf_tokenizer import read_gguf_tokenizer
 from buddy_gen.tokenizers.loading import load_chat_template, load_tokenizer_spec
-from buddy_gen.tokenizers.spec import TokenizerSpec
+from buddy_gen.tokenizers.spec import TokenizerSpec, UnsupportedTokenizerError
 from buddy_gen.tokenizers.tokenizer_json import read_tokenizer_json
 from buddy_gen.tokenizers.vocab_file import vocab_digest, write_vocab
 
@@ -11,6 +11,7 @@ __all__ = [
     "ChatTemplate",
     "ChatTemplateError",
     "TokenizerSpec",
+    "UnsupportedTokenizerError",
     "load_chat_template",
     "load_tokenizer_spec",
     "read_gguf_tokenizer",

@@ -16,6 +16,7 @@ from buddy_gen.tokenizers.spec import (
     TokenizerKind,
     TokenizerSpec,
     TokenType,
+    UnsupportedTokenizerError,
     byte_level_bpe,
 )
 from buddy_gen.weights.gguf_file import read_gguf
@@ -52,7 +53,10 @@ _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def read_gguf_tokenizer(path: Path) -> TokenizerSpec:
-    """The tokenizer of a GGUF file. Raises BuddyError when it has none or one that is not supported."""
+    """The tokenizer of a GGUF file.
+
+    Raises UnsupportedTokenizerError when it is not supported, BuddyError when there is none or it is damaged.
+    """
     return tokenizer_from_gguf_metadata(read_gguf(path).metadata, str(path))
 
 
@@ -97,12 +101,16 @@ def _pre_tokenizer(metadata: Mapping[str, Any], source: str) -> _PreTokenizer:
     if model is None:
         raise BuddyError(f"{source} holds no tokenizer.")
     if model != "gpt2":
-        raise BuddyError(f"{source}: tokenizers of the kind {model!r} are not supported yet, only 'gpt2'.")
+        raise UnsupportedTokenizerError(
+            f"{source}: tokenizers of the kind {model!r} are not supported yet, only 'gpt2'."
+        )
     name = metadata.get(f"{_KEY}pre")
     if not isinstance(name, str) or name not in _PRE_TOKENIZERS:
         known = ", ".join(sorted(_PRE_TOKENIZERS))
         said = "no pre-tokenizer is named" if name is None else f"the pre-tokenizer {name!r} is not supported"
-        raise BuddyError(f"{source}: {said} (tokenizer.ggml.pre), and guessing would give wrong ids; known: {known}.")
+        raise UnsupportedTokenizerError(
+            f"{source}: {said} (tokenizer.ggml.pre), and guessing would give wrong ids; known: {known}."
+        )
     return _PRE_TOKENIZERS[name]
 
 

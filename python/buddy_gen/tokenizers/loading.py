@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from buddy_gen.errors import BuddyError
 from buddy_gen.models.huggingface import read_json
 from buddy_gen.tokenizers.chat import ChatTemplate, ChatTemplateError, reduce_chat_template
 from buddy_gen.tokenizers.gguf_tokenizer import read_gguf_tokenizer
-from buddy_gen.tokenizers.spec import TokenizerSpec
+from buddy_gen.tokenizers.spec import TokenizerSpec, UnsupportedTokenizerError
 from buddy_gen.tokenizers.tokenizer_json import read_tokenizer_json
 from buddy_gen.tokenizers.vocab_file import NO_TEMPLATE
 
@@ -51,16 +50,19 @@ class _Description(Protocol):
 def load_tokenizer_spec(description: _Description) -> TokenizerSpec:
     """The tokenizer of a described model (buddy_gen.models.open_model).
 
-    Raises BuddyError when the model has none, or one that the Text container can't run exactly yet.
+    Raises UnsupportedTokenizerError when the model has none, or one that the Text container can't run exactly yet;
+    BuddyError when its files are damaged.
     """
     files = description.tokenizer
     if files is None:
-        raise BuddyError(f"The model {description.name} has no tokenizer: it can be run on token ids only.")
+        raise UnsupportedTokenizerError(
+            f"The model {description.name} has no tokenizer: it can be run on token ids only."
+        )
     if files.gguf is not None:
         spec = read_gguf_tokenizer(files.gguf)
         return replace(spec, end_ids=_union(description.eos_token_ids, spec.end_ids))
     if files.tokenizer_json is None:
-        raise BuddyError(
+        raise UnsupportedTokenizerError(
             f"The model {description.name} has a SentencePiece tokenizer (tokenizer.model) only, which is not "
             "supported yet."
         )

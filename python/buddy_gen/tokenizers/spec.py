@@ -16,9 +16,14 @@ __all__ = [
     "TokenType",
     "TokenizerKind",
     "TokenizerSpec",
+    "UnsupportedTokenizerError",
     "byte_level_bpe",
     "byte_level_bytes",
 ]
+
+
+class UnsupportedTokenizerError(BuddyError):
+    """A sound tokenizer that the container can't run exactly yet. The model can still be run on token ids."""
 
 
 class TokenizerKind(IntEnum):

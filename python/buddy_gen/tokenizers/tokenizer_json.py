@@ -18,6 +18,7 @@ from buddy_gen.tokenizers.spec import (
     StepKind,
     TokenizerKind,
     TokenizerSpec,
+    UnsupportedTokenizerError,
     byte_level_bpe,
 )
 
@@ -46,7 +47,8 @@ def read_tokenizer_json(
 
     `settings` is the content of tokenizer_config.json, where special tokens have their names and add_bos_token and
     add_eos_token, when they are there, overrule the file's own post-processor, as in transformers. `bos_id` is taken
-    when neither names a BOS. Raises BuddyError when the file is damaged or asks for what is not supported.
+    when neither names a BOS. Raises BuddyError when the file is damaged, UnsupportedTokenizerError when
+    it asks for what is not supported.
     """
     source = str(path)
     content = _read(path)
@@ -54,7 +56,7 @@ def read_tokenizer_json(
     steps = _steps(content.get("pre_tokenizer"), source)
     decoder = content.get("decoder")
     if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
-        raise BuddyError(f"{source}: the decoder {_type(decoder)} is not supported yet, only ByteLevel.")
+        raise UnsupportedTokenizerError(f"{source}: the decoder {_type(decoder)} is not supported yet, only ByteLevel.")
     model = _model(content.get("model"), source)
     vocabulary: dict[str, int] = model["vocab"]
     added = [_added_token(entry, source) for entry in content.get("added_tokens") or []]
@@ -119,7 +121,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _check_normalizer(normalizer: Any, source: str) -> None:
     if normalizer is None or normalizer == {"type": "Sequence", "normalizers": []}:
         return
-    raise BuddyError(f"{source}: the normaliser {_type(normalizer)} is not supported yet.")
+    raise UnsupportedTokenizerError(f"{source}: the normaliser {_type(normalizer)} is not supported yet.")
 
 
 def _steps(pre_tokenizer: Any, source: str) -> list[Step]:
@@ -129,10 +131,10 @@ def _steps(pre_tokenizer: Any, source: str) -> list[Step]:
     steps: list[Step] = []
     for position, part in enumerate(parts):
         if _type(part) == "'ByteLevel'" and position != len(parts) - 1:
-            raise BuddyError(f"{source}: a pre-tokenizer after ByteLevel is not supported.")
+            raise UnsupportedTokenizerError(f"{source}: a pre-tokenizer after ByteLevel is not supported.")
         steps += _part_steps(part, source)
     if not parts or _type(parts[-1]) != "'ByteLevel'":
-        raise BuddyError(f"{source}: only pre-tokenizers that end with ByteLevel are supported yet.")
+        raise UnsupportedTokenizerError(f"{source}: only pre-tokenizers that end with ByteLevel are supported yet.")
     return steps
 
 
@@ -144,19 +146,23 @@ def _part_steps(part: Any, source: str) -> list[Step]:
         prefix = [Step(StepKind.PREFIX_SPACE)] if part.get("add_prefix_space") else []
         return prefix + ([Step(StepKind.PATTERN, SplitPattern.GPT2)] if part.get("use_regex", True) else [])
     if kind != "Split":
-        raise BuddyError(f"{source}: the pre-tokenizer {_type(part)} is not supported yet.")
+        raise UnsupportedTokenizerError(f"{source}: the pre-tokenizer {_type(part)} is not supported yet.")
     regex = part["pattern"].get("Regex") if isinstance(part.get("pattern"), dict) else None
     if regex not in _PATTERNS or part.get("behavior") != "Isolated" or part.get("invert"):
-        raise BuddyError(f"{source}: the Split pre-tokenizer with {part.get('pattern')!r} is not supported yet.")
+        raise UnsupportedTokenizerError(
+            f"{source}: the Split pre-tokenizer with {part.get('pattern')!r} is not supported yet."
+        )
     return [Step(StepKind.PATTERN, _PATTERNS[regex])]
 
 
 def _model(model: Any, source: str) -> dict[str, Any]:
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
-        raise BuddyError(f"{source}: the model {_type(model)} is not supported yet, only byte-level BPE.")
+        raise UnsupportedTokenizerError(
+            f"{source}: the model {_type(model)} is not supported yet, only byte-level BPE."
+        )
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(option):
-            raise BuddyError(f"{source}: BPE with {option} = {model[option]!r} is not supported.")
+            raise UnsupportedTokenizerError(f"{source}: BPE with {option} = {model[option]!r} is not supported.")
     vocabulary, merges = model.get("vocab"), model.get("merges")
     if not isinstance(vocabulary, dict) or not all(type(index) is int for index in vocabulary.values()):
         raise BuddyError(f"{source}: the model's vocabulary is missing or damaged.")
@@ -187,10 +193,10 @@ def _post_processor(post: Any, source: str) -> tuple[int | None, int | None]:
         ends = [_post_processor(part, source) for part in post.get("processors") or []]
         wrapping = [end for end in ends if end != (None, None)]
         if len(wrapping) > 1:
-            raise BuddyError(f"{source}: a post-processor that adds tokens twice is not supported.")
+            raise UnsupportedTokenizerError(f"{source}: a post-processor that adds tokens twice is not supported.")
         return wrapping[0] if wrapping else (None, None)
     if _type(post) != "'TemplateProcessing'":
-        raise BuddyError(f"{source}: the post-processor {_type(post)} is not supported yet.")
+        raise UnsupportedTokenizerError(f"{source}: the post-processor {_type(post)} is not supported yet.")
     before: list[int] = []
     after: list[int] = []
     side = before
@@ -201,7 +207,9 @@ def _post_processor(post: Any, source: str) -> tuple[int | None, int | None]:
         name = item["SpecialToken"]["id"]
         side += post["special_tokens"][name]["ids"]
     if side is before or len(before) > 1 or len(after) > 1:
-        raise BuddyError(f"{source}: a post-processor that adds more than one BOS and one EOS is not supported yet.")
+        raise UnsupportedTokenizerError(
+            f"{source}: a post-processor that adds more than one BOS and one EOS is not supported yet."
+        )
     return (before[0] if before else None), (after[0] if after else None)
 
 

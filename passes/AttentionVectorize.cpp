@@ -51,7 +51,7 @@ MemRefType bufferOfRank4(Value value) {
 
 FailureOr<Attention> matchAttention(func::FuncOp function, DictionaryAttr options) {
   auto refuse = [&](const Twine &reason) {
-    return function.emitError() << "attention function '" << function.getName() << "' " << reason
+    return emitError(function.getLoc()) << "attention function '" << function.getName() << "' " << reason
                                 << "; see the contract in docs/architecture.md";
   };
   auto scale = options.getAs<FloatAttr>("scale");

@@ -30,7 +30,7 @@ struct DeallocateLocalBuffers : buddy::impl::DeallocateLocalBuffersBase<Dealloca
       Operation *terminator = allocation->getBlock()->getTerminator();
       BufferViewFlowAnalysis::ValueSetT aliases = views.resolve(allocation);
       if (llvm::any_of(terminator->getOperands(), [&](Value operand) { return aliases.contains(operand); })) {
-        allocation.emitError("this buffer leaves the block that allocates it, so that nothing would free it; write "
+        emitError(allocation.getLoc(), "this buffer leaves the block that allocates it, so that nothing would free it; write "
                              "into a buffer of the surrounding block instead");
         return signalPassFailure();
       }

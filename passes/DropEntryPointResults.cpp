@@ -58,7 +58,7 @@ LogicalResult dropResults(func::FuncOp function) {
         continue;
       BlockArgument argument = findEquivalentArgument(operand.get());
       if (!argument || argument.getType() != operand.get().getType())
-        return returned.emitError() << "result " << operand.getOperandNumber() << " of public function '"
+        return emitError(returned.getLoc()) << "result " << operand.getOperandNumber() << " of public function '"
                                     << function.getName()
                                     << "' is not one of its buffer arguments; write it into an argument with "
                                        "bufferization.materialize_in_destination";
@@ -81,7 +81,7 @@ struct DropEntryPointResults : buddy::impl::DropEntryPointResultsBase<DropEntryP
       if (llvm::none_of(function.getResultTypes(), llvm::IsaPred<BaseMemRefType>))
         continue;
       if (!SymbolTable::symbolKnownUseEmpty(function, getOperation())) {
-        function.emitError() << "public function '" << function.getName()
+        emitError(function.getLoc()) << "public function '" << function.getName()
                              << "' returns buffers and is called in its own module; make it private";
         return signalPassFailure();
       }

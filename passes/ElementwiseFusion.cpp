@@ -63,10 +63,24 @@ bool paysToFuse(OpOperand *operand) {
   return isCheap(producer);
 }
 
+/// Named elementwise ops, reductions, broadcasts and transpositions as linalg.generic, the one form that fuses. Fills
+/// and contractions keep their names.
+struct Generalize : OpInterfaceRewritePattern<linalg::LinalgOp> {
+  using OpInterfaceRewritePattern::OpInterfaceRewritePattern;
+
+  LogicalResult matchAndRewrite(linalg::LinalgOp op, PatternRewriter &rewriter) const override {
+    if (isa<linalg::GenericOp, linalg::FillOp>(op) || linalg::isaContractionOpInterface(op) ||
+        linalg::isaConvolutionOpInterface(op))
+      return rewriter.notifyMatchFailure(op, "keeps its name");
+    return linalg::generalizeNamedOp(rewriter, op);
+  }
+};
+
 struct ElementwiseFusion : buddy::impl::ElementwiseFusionBase<ElementwiseFusion> {
   void runOnOperation() override {
     MLIRContext *context = &getContext();
     RewritePatternSet patterns(context);
+    patterns.add<Generalize>(context);
     linalg::populateElementwiseOpsFusionPatterns(patterns, paysToFuse);
     linalg::populateConstantFoldLinalgOperations(patterns, [](OpOperand *) { return false; });
     populateMathAlgebraicSimplificationPatterns(patterns); // powf(x, 2) is x * x

@@ -87,6 +87,28 @@ def ElementwiseFusion : Pass<"elementwise-fusion", "func::FuncOp"> {
   let dependentDialects = ["affine::AffineDialect", "linalg::LinalgDialect"];
 }
 
+def UnshareDestinations : Pass<"unshare-destinations", "func::FuncOp"> {
+  let summary = "Gives every op a destination of its own";
+  let description = [{
+    CSE merges equal `tensor.empty` and `linalg.fill` ops. Bufferisation would then have to copy the shared buffer for
+    every op but the last that writes into it. One op for each use costs nothing. Must run after the last CSE on
+    tensors.
+
+    ```mlir
+    %zero = linalg.fill ins(%c0) outs(%empty) -> tensor<4xf32>
+    %a = linalg.generic ... outs(%zero)
+    %b = linalg.generic ... outs(%zero)
+    ```
+    becomes
+    ```mlir
+    %zero_a = linalg.fill ins(%c0) outs(%empty_a) -> tensor<4xf32>
+    %a = linalg.generic ... outs(%zero_a)
+    %zero_b = linalg.fill ins(%c0) outs(%empty_b) -> tensor<4xf32>
+    %b = linalg.generic ... outs(%zero_b)
+    ```
+  }];
+}
+
 //===----------------------------------------------------------------------===//
 // Buffer level
 //===----------------------------------------------------------------------===//

@@ -24,7 +24,7 @@ FailureOr<Target> Target::get(Operation *op) {
       return success();
     auto number = dyn_cast<IntegerAttr>(entry);
     if (!number || number.getInt() < least || number.getInt() > most)
-      return module.emitError() << "buddy.target: '" << name << "' is " << entry << ", but an integer from " << least
+      return emitError(module.getLoc()) << "buddy.target: '" << name << "' is " << entry << ", but an integer from " << least
                                 << " to " << most << " is needed";
     value = number.getInt();
     return success();
@@ -34,7 +34,7 @@ FailureOr<Target> Target::get(Operation *op) {
       failed(read("tile_rows", target.tileRows, 1, 32)))
     return failure();
   if (!llvm::isPowerOf2_64(target.vectorBits))
-    return module.emitError() << "buddy.target: 'vector_bits' is " << target.vectorBits
+    return emitError(module.getLoc()) << "buddy.target: 'vector_bits' is " << target.vectorBits
                               << ", but a power of two is needed";
   return target;
 }

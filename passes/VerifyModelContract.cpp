@@ -76,7 +76,7 @@ private:
 
   InFlightDiagnostic fail(Operation *op) {
     failed = true;
-    return op->emitError();
+    return emitError(op->getLoc());
   }
 
   //===--------------------------------------------------------------------===//

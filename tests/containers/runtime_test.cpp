@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -316,6 +317,30 @@ static void checkIdle() {
   CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/// Where threads can not be made, fewer do the work. In a child, which has no threads yet and may have its memory cut.
+[[maybe_unused]] static void checkFewerThreads() {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::ifstream statm("/proc/self/statm");
+    rlim_t pages = 0;
+    statm >> pages;
+    const rlimit limit = {pages * 4096 + (8 << 20), RLIM_INFINITY};
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    buddy::setThreadCount(100);
+    int members = 0;
+    auto count = [&] {
+      if (omp_get_thread_num() == 0)
+        members = omp_get_num_threads();
+    };
+    parallel(count);
+    CHECK(members >= 1 && members < 20);
+    secondsOf(10);
+    _exit(0);
+  }
+  int status = 1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 int main() {
   checkStaticLoops();
   checkSteps();
@@ -328,6 +353,9 @@ int main() {
   checkIdle();
 #ifndef __SANITIZE_THREAD__ // which does not follow threads into a child
   checkFork();
+#ifndef __SANITIZE_ADDRESS__ // which needs address space
+  checkFewerThreads();
+#endif
 #endif
   buddy::setThreadCount(0);
   CHECK(buddy::threadCount() == 1);

@@ -157,3 +157,8 @@ def test_prompts_on_a_terminal(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=10)
         os.close(terminal)
     assert process.returncode == 2 and b"there is no prompt" in err
+
+
+def test_statistics_come_once(toy: Program) -> None:
+    run = toy.run("-cnv", "-n", "3", "--ignore-eos", stdin=b"a\nb\n")
+    assert run.stderr.count("tokens/s") == 2 and "     4 tokens" in run.stderr  # decoded in two turns

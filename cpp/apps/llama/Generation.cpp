@@ -66,9 +66,21 @@ private:
 
 } // namespace
 
+void Answer::addTimes(const Answer &other) {
+  stop = other.stop;
+  prefilled += other.prefilled;
+  decoded += other.decoded;
+  prefillSeconds += other.prefillSeconds;
+  decodeSeconds += other.decodeSeconds;
+}
+
 static void checkPrompt(const std::vector<std::int32_t> &ids, const Session &session) {
   if (ids.empty())
     throw Error("the prompt is empty: give some text with -p, -f or standard input, or token ids with --ids");
+  for (std::int32_t id : ids)
+    if (id < 0 || id >= session.vocabSize())
+      throw Error("the prompt holds the token " + std::to_string(id) + " and the model has " +
+                  std::to_string(session.vocabSize()) + " tokens: its vocabulary does not fit, build it again");
   const std::int64_t size = static_cast<std::int64_t>(ids.size());
   if (size > session.contextSize())
     throw Error("the prompt has " + std::to_string(size) + " tokens and the context holds " +

@@ -26,6 +26,9 @@ struct Answer {
   std::int64_t decoded = 0;   // generated tokens but the first, which the prompt's logits gave
   double prefillSeconds = 0, decodeSeconds = 0;
 
+  /// Adds another answer's tokens and seconds, and takes its reason to stop.
+  void addTimes(const Answer &other);
+
   double prefillRate() const { return prefillSeconds > 0 ? static_cast<double>(prefilled) / prefillSeconds : 0; }
   double decodeRate() const { return decodeSeconds > 0 ? static_cast<double>(decoded) / decodeSeconds : 0; }
 };

@@ -57,6 +57,31 @@ static Answer complete(Session &session, Sampler &sampler, const Options &option
   return answer;
 }
 
+static void reportStatistics(const Answer &answer, const Options &options, const RunInfo &info) {
+  if (!options.json && !options.quiet)
+    std::fputs(statistics(answer, info).c_str(), stderr);
+}
+
+static void report(const Answer &answer, const Session &session, const Options &options, const RunInfo &info) {
+  if (options.json)
+    print(answerJson(answer, info, session.hasText()) + "\n");
+  reportStatistics(answer, options, info);
+}
+
+/// A chat tells its statistics once, at its end; and when an answer was stopped.
+static void converse(Session &session, Sampler &sampler, const Options &options, const RunInfo &info) {
+  Answer total;
+  bool silent = true;
+  chat(session, sampler, options, [&](const Answer &answer) {
+    total.addTimes(answer);
+    silent = !options.json && answer.stop != Stop::Interrupt;
+    if (!silent)
+      report(answer, session, options, info);
+  });
+  if (silent && total.prefilled > 0)
+    reportStatistics(total, options, info);
+}
+
 static void run(const Options &options) {
   const auto start = std::chrono::steady_clock::now();
   catchSignals();
@@ -71,16 +96,10 @@ static void run(const Options &options) {
   if (options.sampler.temperature > 0)
     info.seed = sampler.seed();
 
-  const auto report = [&](const Answer &answer) {
-    if (options.json)
-      print(answerJson(answer, info, session.hasText()) + "\n");
-    else if (!options.quiet)
-      std::fputs(statistics(answer, info).c_str(), stderr);
-  };
   if (options.chat)
-    chat(session, sampler, options, report);
+    converse(session, sampler, options, info);
   else
-    report(complete(session, sampler, options));
+    report(complete(session, sampler, options), session, options, info);
 }
 
 static int fail(int code, const std::string &sentence) {

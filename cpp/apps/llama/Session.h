@@ -41,6 +41,7 @@ public:
   /// Called with the logits after each evaluation.
   void onLogits(std::function<void(const float *)> receiver) { receiveLogits = std::move(receiver); }
 
+  std::int64_t vocabSize() const noexcept { return lastLogits.size(2); }
   std::int64_t contextSize() const noexcept { return kCache.size(2); }
   bool isFull() const noexcept { return static_cast<std::int64_t>(fed.size()) >= contextSize(); }
 

@@ -18,7 +18,7 @@ from torch import fx, nn
 from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._export.utils import _special_op_to_preserve_cia
-from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.aot_autograd import make_boxed_func  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -26,6 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from buddy_gen.errors import BuddyError
+from buddy_gen.models.llama import sizes_of
 from buddy_gen.transforms.layers import LayerRun, keep_representatives
 
 aten = torch.ops.aten
@@ -80,7 +81,7 @@ def _attention_function(
     return torch.ops.buddy.attention(query, key, value, options["buddy_position"], options["scaling"]), None
 
 
-# Registered among the attention functions but not among the masks: transformers then builds no mask and repeats no head.
+# Registered among the attention functions but not among the masks: transformers builds no mask and repeats no head.
 ALL_ATTENTION_FUNCTIONS.register("buddy", _attention_function)
 
 
@@ -180,19 +181,19 @@ class CapturedGraph:
 # Decompositions: `linear`, `silu` and `embedding` stay whole; everything that is only another spelling becomes one op.
 
 
-def _transpose(x: torch.Tensor, first: int, second: int) -> torch.Tensor:
+def _transpose(x: torch.Tensor, first: int, second: int) -> Any:
     order = list(range(x.dim()))
     order[first], order[second] = order[second], order[first]
     return aten.permute.default(x, order)
 
 
-def _unsqueeze(x: torch.Tensor, dim: int) -> torch.Tensor:
+def _unsqueeze(x: torch.Tensor, dim: int) -> Any:
     shape = list(x.shape)
     shape.insert(dim % (x.dim() + 1), 1)
     return aten.view.default(x, shape)
 
 
-def _square(x: torch.Tensor, exponent: float) -> torch.Tensor:
+def _square(x: torch.Tensor, exponent: float) -> Any:
     return aten.mul.Tensor(x, x) if exponent == 2 and x.is_floating_point() else NotImplemented
 
 
@@ -209,14 +210,16 @@ _WHOLE_COMPOSITE = (aten.linear.default,)
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The decomposition table of the frontend: core ATen, less what we keep whole, plus our own spellings."""
-    table = {op: rule for op, rule in core_aten_decompositions().items() if op not in _WHOLE}
+    table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
+    for op in _WHOLE:
+        table.pop(op, None)
     return {**table, **_OWN}
 
 
 @contextmanager
 def composites_kept() -> Iterator[None]:
     """Keeps composite ops whole that we have rules for, while AOTAutograd runs."""
-    with _override_composite_implicit_decomp({op: _special_op_to_preserve_cia for op in _WHOLE_COMPOSITE}):
+    with _override_composite_implicit_decomp(dict.fromkeys(_WHOLE_COMPOSITE, _special_op_to_preserve_cia)):
         yield
 
 
@@ -297,7 +300,7 @@ def trace(
     bindings: dict[str, Binding] = {}
     for before, after in zip(dynamo, lowered, strict=True):
         symbolic = isinstance(after.meta["val"], torch.SymInt)
-        bindings[after.name] = Symbol() if symbolic else _binding(before._dynamo_source, prefix)  # type: ignore[attr-defined]
+        bindings[after.name] = Symbol() if symbolic else _binding(before._dynamo_source, prefix)
     return CapturedGraph(entry, backend.aten[0].graph, bindings, runs, prefix)
 
 
@@ -330,12 +333,14 @@ def capture_llama(
     for entry in entries:
         # A fresh mode for each entry: a symbol of one capture must not leak into the next.
         with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True), torch.no_grad():
-            model = LlamaForCausalLM(config).eval().requires_grad_(False)
+            model: Any = LlamaForCausalLM(config).requires_grad_(False)
+            model.eval()
             if customise is not None:
                 customise(model)
             runs = keep_representatives(model) if merge_layers else keep_representatives(model, most=None)
-            shape = (1, config.num_key_value_heads, config.max_position_embeddings, config.head_dim)
-            k, v = ([torch.empty(shape) for _ in range(config.num_hidden_layers)] for _ in range(2))
+            sizes = sizes_of(config)
+            shape = (1, sizes.kv_heads, config.max_position_embeddings, sizes.head_dim)
+            k, v = ([torch.empty(shape) for _ in range(sizes.layers)] for _ in range(2))
             ids = torch.zeros(1, 1 if entry == "decode" else _EXAMPLE_LENGTH, dtype=torch.int64)
             if entry != "decode":
                 torch._dynamo.mark_dynamic(ids, 1, min=2, max=config.max_position_embeddings)

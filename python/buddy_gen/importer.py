@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from mlir import ir
 from mlir.dialects import arith, bufferization, func, memref, scf, tensor
@@ -185,7 +185,9 @@ class _Importer:
     def _entry(self, name: str) -> str:
         placeholders = {node.name: node for node in self.captured.graph.nodes if node.op == "placeholder"}
         inputs = [
-            (binding, placeholders[key]) for key, binding in self.captured.bindings.items() if isinstance(binding, Input)
+            (binding, placeholders[key])
+            for key, binding in self.captured.bindings.items()
+            if isinstance(binding, Input)
         ]
         inputs.sort(key=lambda item: (item[0].name == "position", item[0].name))
         output = next(node for node in self.captured.graph.nodes if node.op == "output")
@@ -279,7 +281,7 @@ class _Importer:
         element = element_type(stored.dtype)
         view = memref.view(ir.MemRefType.get(shape, element), scope.weights, offset, [])
         value = bufferization.to_tensor(ir.RankedTensorType.get(shape, element), view, restrict=True)
-        return unpack(value, *stored.shape) if stored.panels else value
+        return unpack(value, stored.shape[0], stored.shape[1]) if stored.panels else value
 
     # Ops
 
@@ -287,8 +289,8 @@ class _Importer:
         read = self._value if node.target in _OWN_OPS else self._tensor
         scope.ctx.node = node
         with _location(node):
-            args = fx.node.map_arg(node.args, lambda source: _Held(read(scope, source)))
-            kwargs = fx.node.map_arg(node.kwargs, lambda source: _Held(read(scope, source)))
+            args = _map_nodes(node.args, lambda source: _Held(read(scope, source)))
+            kwargs = _map_nodes(node.kwargs, lambda source: _Held(read(scope, source)))
             reasons = []
             for dialect, rule in find_rules(node.target, self.priority):
                 try:
@@ -409,6 +411,11 @@ class _Importer:
         return self.captured.bindings.get(node.name) == Input("position")
 
 
+def _map_nodes(arguments: Any, change: Callable[[fx.Node], Any]) -> Any:
+    """An op's arguments with every node replaced by ``change(node)``, whatever that is."""
+    return fx.node.map_arg(arguments, change)
+
+
 class _Held:
     """Keeps an MLIR value whole inside FX's argument mapping."""
 
@@ -472,7 +479,7 @@ def _layer_key(loop: LayerLoop, relative: dict[fx.Node, int], types: list[ir.Typ
         names[node] = f"%{place}"
         value = node.meta.get("val")
         shape = f"{list(value.shape)}{value.dtype}" if isinstance(value, torch.Tensor) else str(value)
-        args = fx.node.map_arg((node.args, node.kwargs), lambda source: _Name(names[source]))
+        args = _map_nodes((node.args, node.kwargs), lambda source: _Name(names[source]))
         lines.append(f"{node.target}{args}->{shape}")
     lines += [names[result] for result in loop.layer.results]
     return "\n".join(lines)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
-from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.aot_autograd import make_boxed_func  # type: ignore[attr-defined]
 
 from buddy_gen.capture import Binding, CapturedGraph, Input, Symbol, composites_kept, decompositions
 from buddy_gen.importer import import_graph
@@ -81,17 +81,13 @@ class CompiledGraph:
         symbols: dict[sympy.Symbol, int] = {}
         for node, value in zip(self._placeholders, inputs, strict=True):
             _bind(node.meta["val"], value, symbols)
-        given = [
-            _array(value) for node, value in zip(self._placeholders, inputs, strict=True) if _is_tensor(node)
-        ]
+        given = [_array(value) for node, value in zip(self._placeholders, inputs, strict=True) if _is_tensor(node)]
         made = [_empty(node.meta["val"], symbols) for node in self._tensors]
         if self.native is not None:
             base = np.zeros(64, np.int8)
             self.native.entry("graph")(base, *given, *[_array(value) for value in made])
         results = dict(zip(self._tensors, made, strict=True))
-        return tuple(
-            results[node] if node in results else _size(node, symbols) for node in self._outputs
-        )
+        return tuple(results[node] if node in results else _size(node, symbols) for node in self._outputs)
 
 
 def _is_tensor(node: fx.Node) -> bool:

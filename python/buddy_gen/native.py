@@ -99,7 +99,7 @@ def _runtime_library(tools: Tools) -> Path:
         include = [f"-I{tools.runtime}", f"-I{tools.runtime.parent / 'containers'}"]
         flags = ["-std=c++17", "-O2", "-shared", "-fPIC", "-pthread"]
         _run([tools.compiler, *flags, *include, *map(str, sources), "-o", str(made)], "compiling the run time")
-        os.replace(made, library)
+        made.replace(library)
     return library
 
 

@@ -93,7 +93,9 @@ def host_target() -> Target:
         for name in ("x86-64-v4", "x86-64-v3", "x86-64-v2"):
             if all(_CPUINFO_NAMES.get(feature, feature) in flags for feature in TARGETS[name].cpu_features):
                 return TARGETS[name]
-    raise BuddyError(f"this machine ({machine}) matches no known target; choose one of {', '.join(TARGETS)} by --target")
+    raise BuddyError(
+        f"this machine ({machine}) matches no known target; choose one of {', '.join(TARGETS)} by --target"
+    )
 
 
 def resolve_target(name: str) -> Target:

@@ -21,15 +21,15 @@ PARAGRAPH = (
     "expected the old bridge to last until the morning. The miller sent his two sons with ropes and a lantern, and the "
     "schoolmaster, who had measured the arches in the summer and kept the figures in a blue notebook, walked behind "
     "them and counted aloud how many stones were still above the water. At nine there were eleven; at ten there "
-    "were seven. A farmer from the other bank called across that his cattle were safe, but that the road beyond the "
+    "were seven. A farmer from the other bank called across that his cattle were safe, but that the road past the "
     "chapel was gone, and with it the post that carried the wire to the town. Someone laughed and said that the "
     "town would have to manage without them for a while. Then the rain stopped, quite suddenly, as if a hand had been "
     "laid upon it, and in the silence they could hear the beams of the bridge complaining, one after another, like old "
     "men getting up from a table. The schoolmaster closed his notebook. He said that if it held for one more hour it "
     "would hold for another hundred years, and that he would like to be there to see which of the two it was going to "
-    "be. So they waited, the miller and his sons, the priest, the two sisters who kept the inn, and a dozen children who "
-    "should have been asleep, and they watched the black water climb the last stones of the last arch and stand there, "
-    "trembling,"
+    "be. So they waited, the miller and his sons, the priest, the two sisters who kept the inn, and a dozen children "
+    "who should have been asleep, and they watched the black water climb the last stones of the last arch and stand "
+    "there, trembling,"
 )
 PROMPTS = {
     "english": "The capital of France is",
@@ -74,16 +74,25 @@ def tokenizer() -> Tokenizer:
         return [bytes(field.parts[i]).decode("utf-8") for i in field.data]
 
     tokens = strings("tokenizer.ggml.tokens")
-    types = [int(reader.fields["tokenizer.ggml.token_type"].parts[i][0]) for i in reader.fields[
-        "tokenizer.ggml.token_type"].data]
+    types = [
+        int(reader.fields["tokenizer.ggml.token_type"].parts[i][0])
+        for i in reader.fields["tokenizer.ggml.token_type"].data
+    ]
     merges = [tuple(merge.split(" ")) for merge in strings("tokenizer.ggml.merges")]
     made = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
     made.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
     )
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token, kind in zip(tokens, types, strict=True) if kind == 3]
+        [
+            AddedToken(token, special=True, normalized=False)
+            for token, kind in zip(tokens, types, strict=True)
+            if kind == 3
+        ]
     )
     return made
 
@@ -106,7 +115,9 @@ def test_stops_at_the_end_token(program: Program, eager: LlamaForCausalLM, token
     assert answer["stop"] == "eos"
 
 
-def test_logits_of_every_position(program: Program, eager: LlamaForCausalLM, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_logits_of_every_position(
+    program: Program, eager: LlamaForCausalLM, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     ids = tokenizer.encode(PARAGRAPH, add_special_tokens=False).ids[:64]
     expected = eager_logits(eager, ids)
     text = ",".join(map(str, ids))

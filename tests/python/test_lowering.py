@@ -146,7 +146,10 @@ FAMILIES: dict[str, tuple[Callable[..., Results], list[torch.Tensor]]] = {
     "floats": (floats, _tensors((5, 19), (5, 19))),
     "floats wide": (floats, _tensors((2, 64), (2, 64))),
     "floats rank 0": (floats, _tensors((), ())),
-    "extremes": (extremes, [torch.tensor([-float("inf"), -104.0, -88.0, -1e-30, 0.0, 88.0, 89.0, float("inf"), float("nan")])]),
+    "extremes": (
+        extremes,
+        [torch.tensor([-float("inf"), -104.0, -88.0, -1e-30, 0.0, 88.0, 89.0, float("inf"), float("nan")])],
+    ),
     "reductions": (reductions, _tensors((3, 5, 21))),
     "reductions wide": (reductions, _tensors((2, 3, 64))),
     "shapes": (shapes, _tensors((3, 5, 8))),
@@ -157,7 +160,9 @@ FAMILIES: dict[str, tuple[Callable[..., Results], list[torch.Tensor]]] = {
 }
 
 
-def _compiled(function: Callable[..., Results], priority: tuple[str, ...], dynamic: bool | None) -> tuple[Any, list[CompiledGraph]]:
+def _compiled(
+    function: Callable[..., Results], priority: tuple[str, ...], dynamic: bool | None
+) -> tuple[Any, list[CompiledGraph]]:
     torch._dynamo.reset()
     seen: list[CompiledGraph] = []
     backend = compile_with(priority, seen=seen)
@@ -170,7 +175,12 @@ def _compare(ours: Results, expected: Results) -> None:
         assert (left.dtype, left.shape) == (right.dtype, right.shape), name
         tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2}.get(right.dtype, 2e-6)
         torch.testing.assert_close(
-            left, right, rtol=tolerance, atol=tolerance * 2, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}"
+            left,
+            right,
+            rtol=tolerance,
+            atol=tolerance * 2,
+            equal_nan=True,
+            msg=lambda text, name=name: f"{name}: {text}",
         )
 
 

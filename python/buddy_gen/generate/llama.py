@@ -22,12 +22,13 @@ from buddy_gen.capture import CapturedGraph, capture_llama
 from buddy_gen.errors import BuddyError
 from buddy_gen.generate.manifest import Manifest, generator_sources, sources_hash, write_if_changed
 from buddy_gen.generate.progress import Progress
+from buddy_gen.generate.vocabulary import Vocabulary, prepare_vocabulary
 from buddy_gen.importer import CacheShape, ImportedModule, check_supported, import_graph
 from buddy_gen.models import open_model
 from buddy_gen.models.description import ModelDescription
+from buddy_gen.models.llama import EMBEDDING, HEAD, sizes_of
 from buddy_gen.parameters import SAFETENSORS_DTYPES, StoredParameter, collect_parameters
 from buddy_gen.target import TARGETS, Target
-from buddy_gen.generate.vocabulary import Vocabulary, prepare_vocabulary
 from buddy_gen.transforms.layers import NotIsomorphicError, Unit, schedule
 from buddy_gen.weights.packed import (
     PackedTensor,
@@ -38,9 +39,6 @@ from buddy_gen.weights.packed import (
     read_header,
     write_weights,
 )
-
-_EMBEDDING = "model.embed_tokens.weight"
-_HEAD = "lm_head.weight"
 
 Graph = tuple[CapturedGraph, Sequence[Unit]]
 
@@ -146,8 +144,8 @@ class LlamaGenerator:
             name = stored.name
             if name.rpartition(".")[2] == "inv_freq":
                 return np.ascontiguousarray(description.rotary()[0], dtype=np.float32)
-            if description.tied_head and name == _HEAD:
-                name = _EMBEDDING
+            if description.tied_head and name == HEAD:
+                name = EMBEDDING
             if stored.panels:
                 return pack_source_panels(description.weights, name, self.target.panel)
             return description.weights.read(name)
@@ -173,7 +171,8 @@ class LlamaGenerator:
 
     def _cache_shape(self, description: ModelDescription) -> tuple[int, int]:
         config = description.config
-        return int(config.num_key_value_heads), int(config.head_dim)
+        sizes = sizes_of(config)
+        return sizes.kv_heads, sizes.head_dim
 
     # Artefacts
 
@@ -247,7 +246,7 @@ class LlamaGenerator:
             header = read_header(path)
         except BuddyError:
             return False
-        return header.metadata.get("abi") == self.manifest.data["report"].get("abi")
+        return bool(header.metadata.get("abi") == self.manifest.data["report"].get("abi"))
 
     def _render(
         self, description: ModelDescription, abi: str, stems: list[str], vocabulary: Vocabulary | None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ def write_if_changed(path: Path, text: str) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{path.name}.part")
         beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
+        beside.replace(path)
     except OSError as error:
         raise BuddyError(f"cannot write {path}: {error.strerror or error}; choose another folder") from error
     return True
@@ -76,8 +75,8 @@ def folder_listing(model: Path) -> list[str]:
 class Manifest:
     """What the last run was made from and what it made.
 
-    Fields of the JSON: ``options``, ``generator`` (hash of the sources), ``listing``, ``inputs`` and ``outputs`` (path ->
-    size, time of change, SHA-256 or null), ``report`` (free).
+    Fields of the JSON: ``options``, ``generator`` (hash of the sources), ``listing``, ``inputs`` and ``outputs``
+    (path -> size, time of change and, for inputs, SHA-256), ``report`` (free).
     """
 
     def __init__(self, path: Path, data: dict[str, Any] | None = None) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from buddy_gen.errors import BuddyError
 from buddy_gen.models.description import ModelDescription
 from buddy_gen.tokenizers import (
     ChatTemplate,
     TokenizerSpec,
+    UnsupportedTokenizerError,
     load_chat_template,
     load_tokenizer_spec,
     vocab_digest,
@@ -62,6 +62,6 @@ def prepare_vocabulary(description: ModelDescription) -> tuple[Vocabulary | None
         return None, f"the model {description.name} has no tokenizer"
     try:
         spec = load_tokenizer_spec(description)
-    except BuddyError as error:
+    except UnsupportedTokenizerError as error:
         return None, str(error)
     return Vocabulary(spec, *load_chat_template(description, spec)), ""

@@ -1,16 +1,24 @@
 """The two ops of our own: attention over a KV cache, and the cache's update.
 
-Both see the caches as the function's two tensors (layers, kv_heads, capacity, head_dim); a layer's own cache is a slice.
+Both see the caches as the function's two tensors (layers, kv_heads, capacity, head_dim); a layer's own is a slice.
 """
 
 from __future__ import annotations
-
 
 import torch
 from mlir import ir
 from mlir.dialects import arith, bufferization, func, linalg, tensor
 
-from buddy_gen.lowering.context import CacheSlice, Context, Size, constant_index, element_of, loop_index, static_shape, tensor_type
+from buddy_gen.lowering.context import (
+    CacheSlice,
+    Context,
+    Size,
+    constant_index,
+    element_of,
+    loop_index,
+    static_shape,
+    tensor_type,
+)
 from buddy_gen.lowering.registry import lowering
 from buddy_gen.lowering.shape import extract, insert, view_as
 
@@ -26,9 +34,7 @@ def kv_update(ctx: Context, cache: CacheSlice, new: ir.Value, position: ir.Value
 
 
 @lowering("linalg", torch.ops.buddy.attention.default)
-def attention(
-    ctx: Context, q: ir.Value, k: CacheSlice, v: CacheSlice, position: ir.Value, scale: float
-) -> ir.Value:
+def attention(ctx: Context, q: ir.Value, k: CacheSlice, v: CacheSlice, position: ir.Value, scale: float) -> ir.Value:
     """A call of the private function that holds the reference of attention for these types."""
     assert ctx.caches is not None
     k_cache, v_cache = ctx.caches.tensors["k"], ctx.caches.tensors["v"]
@@ -45,14 +51,13 @@ def _define(name: str, types: list[ir.Type], scale: float) -> func.FuncOp:
     function.attributes["buddy.attention"] = kind
     block = function.add_entry_block()
     with ir.InsertionPoint(block):
-        func.ReturnOp([_reference(*block.arguments, scale)])
+        func.ReturnOp([_reference(list(block.arguments), scale)])
     return function
 
 
-def _reference(
-    q: ir.Value, k_cache: ir.Value, v_cache: ir.Value, layer: ir.Value, position: ir.Value, out: ir.Value, scale: float
-) -> ir.Value:
+def _reference(arguments: list[ir.Value], scale: float) -> ir.Value:
     """softmax(mask(scale · q kᵀ)) v, with query heads grouped over KV heads by the indexing maps alone."""
+    q, k_cache, v_cache, layer, position, out = arguments
     ctx = Context({}, None, None)
     _, heads, length, head_dim = static_shape(q)
     kv_heads = static_shape(k_cache)[1]
@@ -104,7 +109,11 @@ def _reference(
     if element_of(out) != f32:
         narrow = element_of(out)
         mixed = ctx.generic(
-            [mixed], ctx.empty(result_sizes, narrow), [identity] * 2, [parallel] * 4, lambda x, _: arith.truncf(narrow, x)
+            [mixed],
+            ctx.empty(result_sizes, narrow),
+            [identity] * 2,
+            [parallel] * 4,
+            lambda x, _: arith.truncf(narrow, x),
         )
     shaped = view_as(ctx, mixed, result_sizes, [1, queries, heads, head_dim])
     return bufferization.materialize_in_destination(out.type, shaped, out)
@@ -112,5 +121,3 @@ def _reference(
 
 def _wide(value: ir.Value) -> ir.Value:
     return value if isinstance(value.type, ir.F32Type) else arith.extf(ir.F32Type.get(), value)
-
-

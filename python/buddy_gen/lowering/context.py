@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from mlir import ir
 from mlir.dialects import arith, linalg, tensor
@@ -14,7 +14,8 @@ from torch import fx
 
 from buddy_gen.errors import BuddyError
 
-Size = int | ir.Value
+# A constant, or a value of index type (MLIR's bindings carry no types).
+Size: TypeAlias = int | Any
 
 
 class CacheState(Protocol):
@@ -173,7 +174,7 @@ class Context:
 
     def empty(self, sizes: Sequence[Size], element: ir.Type) -> ir.Value:
         """A tensor of unspecified content."""
-        return tensor.empty([size if isinstance(size, int) else size for size in sizes], element)
+        return tensor.empty(list(sizes), element)
 
     def scalar(self, value: float | int | bool, element: ir.Type) -> ir.Value:
         """A scalar constant of `element` type."""

@@ -299,5 +299,3 @@ def tosa_pow(ctx: Context, x: ir.Value, exponent: float | int) -> ir.Value:
     if rank == 0:
         raise Declined("rank 0")
     return tosa.pow(ctx.result_type(), x, constant([1] * rank, element_of(x), float(exponent)))
-
-

@@ -75,9 +75,7 @@ def _matmul(ctx: Context, x: ir.Value, weight: ir.Value, rows: Size, columns: Si
     element = element_of(x)
     accumulator = _accumulator(element)
     init = ctx.filled([rows, columns], accumulator, 0)
-    product = linalg.matmul(
-        x, weight, outs=[init], indexing_maps=maps
-    )
+    product = linalg.matmul(x, weight, outs=[init], indexing_maps=maps)
     if accumulator == element:
         return product
     identity = ir.AffineMap.get_identity(2)

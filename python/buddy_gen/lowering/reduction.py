@@ -133,5 +133,3 @@ def tosa_sum(ctx: Context, x: ir.Value, dim: Any = None, keepdim: bool = False, 
     if not keepdim or element_of(x) != ctx.result_element():
         raise Declined("keepdim=False or another result type")
     return _tosa_sum(ctx, x, dim)[0]
-
-

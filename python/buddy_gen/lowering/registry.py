@@ -2,7 +2,7 @@
 
 A rule belongs to one ATen op and one dialect. It is a function ``(ctx, *args, **kwargs) -> ir.Value`` whose arguments
 are those of the op, tensors as MLIR values of ranked tensor type and symbolic sizes as values of index type. A rule
-that can't express a particular call raises `Declined`; the next dialect in the user's order of preference is asked then.
+that can't express a particular call raises `Declined`; the next dialect in the user's order is asked then.
 """
 
 from __future__ import annotations

@@ -158,7 +158,9 @@ def _bounds(ctx: Context, size: Size, start: Any, end: Any) -> tuple[Size, Size]
 
 
 @lowering("linalg", aten.slice.Tensor)
-def slice_tensor(ctx: Context, x: ir.Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> ir.Value:
+def slice_tensor(
+    ctx: Context, x: ir.Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> ir.Value:
     """x[..., start:end:step, ...]."""
     sizes = [ctx.size(size) for size in ctx.operand(0).shape]
     dim %= len(sizes)
@@ -224,7 +226,7 @@ def cat(ctx: Context, tensors: Sequence[ir.Value], dim: int = 0) -> ir.Value:
         offsets[dim] = offset
         result = insert(value, result, offsets, sizes)
         if isinstance(offset, int) and isinstance(sizes[dim], int):
-            offset += sizes[dim]  # type: ignore[assignment,operator]
+            offset += sizes[dim]
         else:
             offset = arith.addi(ctx.index(offset), ctx.index(sizes[dim]))
     return result

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -313,12 +314,10 @@ def _carried_of_single(nodes: list[fx.Node]) -> dict[fx.Node, fx.Node]:
 
 def _carried_of_run(captured: CapturedGraph, run: LayerRun, layers: list[list[fx.Node]]) -> dict[fx.Node, fx.Node]:
     """Proves that the layers are isomorphic; each result of the first one -> the initial value in its place."""
-    provers = [
-        _Prover(captured, run, slot, layers[slot], layers[slot + 1]) for slot in range(len(layers) - 1)
-    ]
+    provers = [_Prover(captured, run, slot, layers[slot], layers[slot + 1]) for slot in range(len(layers) - 1)]
     for prover in provers:
         prover.compare()
-    for before, after in zip(provers, provers[1:], strict=False):
+    for before, after in pairwise(provers):
         if any(before.place_first.get(initial) != after.place_first[made] for made, initial in after.carried.items()):
             raise NotIsomorphicError("layers hand on different results")
     return provers[0].carried

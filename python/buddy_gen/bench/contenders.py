@@ -1,0 +1,265 @@
+"""Who is timed: our program and its peers. Each runs in processes of its own and gives one measurement a task."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from buddy_gen.bench.work import Task
+from buddy_gen.errors import BuddyError
+from buddy_gen.models.default_model import DEFAULT_MODEL_NAME, default_cache_dir, fetch_default_model
+
+__all__ = [
+    "EAGER_NAME",
+    "Contender",
+    "LlamaBench",
+    "Measurement",
+    "Program",
+    "Torch",
+    "allowed_cpus",
+    "reference_folder",
+    "reference_gguf",
+]
+
+EAGER_NAME = "PyTorch eager f32"
+_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run of one task."""
+
+    seconds: float
+    ids: tuple[int, ...] = ()
+    """The generated ids, where the contender says them."""
+    load_seconds: float | None = None
+    peak_rss_bytes: int | None = None
+
+
+def allowed_cpus() -> list[int]:
+    """The CPUs that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def _binds(threads: int) -> bool:
+    """Whether threads are bound: one to each CPU, when there are as many. Two on one CPU would halve a run."""
+    return threads > 1 and threads == len(allowed_cpus())
+
+
+class Contender(ABC):
+    """Something that runs the model."""
+
+    name: str
+
+    @abstractmethod
+    def run(self, task: Task, threads: int, prompt: list[int]) -> Measurement:
+        """Runs a task once. Raises BuddyError when the contender fails."""
+
+    def close(self) -> None:
+        """Ends the processes that are kept between runs."""
+        return
+
+
+class Program(Contender):
+    """Our program, a process for each run. Where it has ``--warm-up``, prefill is timed behind a first evaluation."""
+
+    name = "buddy-gen"
+
+    def __init__(self, executable: Path) -> None:
+        self._executable = executable
+        self.warms_up = "--warm-up" in _output([str(executable), "--help"])
+
+    def run(self, task: Task, threads: int, prompt: list[int]) -> Measurement:
+        command = [str(self._executable), "--json", "--ignore-eos", "-t", str(threads)]
+        command += ["-n", str(task.tokens + 1 if task.kind == "decode" else 1)]  # the prompt gives the first token
+        command += ["--ids", ",".join(map(str, prompt)), "--ubatch-size", str(max(512, len(prompt)))]
+        if self.warms_up and task.kind == "prefill":
+            command.append("--warm-up")
+        return parse_program(_output(command), task)
+
+
+def parse_program(output: str, task: Task) -> Measurement:
+    """What the program's ``--json`` says. Raises BuddyError when it is not that, or did not finish the task."""
+    try:
+        values = json.loads(output)
+        ids = tuple(int(one) for one in values["ids"])
+        seconds = float(values[f"{task.kind}_seconds"])
+        loaded, rss = float(values["load_seconds"]), int(values["peak_rss_bytes"])
+    except (ValueError, KeyError, TypeError):
+        raise BuddyError(f"The program printed {output.strip()[:80]!r} instead of its JSON; build it again.") from None
+    if seconds <= 0 or (task.kind == "decode" and len(ids) != task.tokens + 1):
+        raise BuddyError(f"The program ended early ({values.get('stop')}) at {task.label}; is its context too short?")
+    return Measurement(seconds, ids, loaded, rss)
+
+
+class Torch(Contender):
+    """PyTorch in float32 with transformers' model: eager, or through torch.compile. One process a thread count."""
+
+    def __init__(self, folder: Path, compiled: bool = False) -> None:
+        self.name = "torch.compile f32" if compiled else EAGER_NAME
+        self._folder = folder
+        self._compiled = compiled
+        self._workers: dict[int, tuple[subprocess.Popen[str], float, IO[str]]] = {}
+
+    def run(self, task: Task, threads: int, prompt: list[int]) -> Measurement:
+        if threads not in self._workers:
+            self._start(threads)
+        process, load_seconds, _ = self._workers[threads]
+        assert process.stdin is not None
+        request = {"kind": task.kind, "prompt": prompt, "tokens": task.tokens}
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        except OSError:
+            raise self._failure(threads) from None
+        values = self._answer(threads, process)
+        return Measurement(values["seconds"], tuple(values["ids"]), load_seconds, values["peak_rss_bytes"])
+
+    def _start(self, threads: int) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        environment["PYTHONPATH"] = os.pathsep.join([str(_PACKAGE_PARENT), os.environ.get("PYTHONPATH", "")])
+        if _binds(threads):
+            environment |= {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
+        command = [sys.executable, "-m", "buddy_gen.bench.torch_worker", str(self._folder), "--threads", str(threads)]
+        errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the worker)
+        process = subprocess.Popen(
+            [*command, "--compile"] if self._compiled else command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+        )
+        self._workers[threads] = (process, 0.0, errors)
+        self._workers[threads] = (process, self._answer(threads, process)["load_seconds"], errors)
+
+    def _answer(self, threads: int, process: subprocess.Popen[str]) -> dict[str, Any]:
+        assert process.stdout is not None
+        try:
+            answer: dict[str, Any] = json.loads(process.stdout.readline())
+        except ValueError:
+            raise self._failure(threads) from None
+        return answer
+
+    def _failure(self, threads: int) -> BuddyError:
+        process, _, errors = self._workers.pop(threads)
+        process.kill()
+        process.wait()
+        errors.seek(0)
+        lines = errors.read().strip().splitlines()
+        errors.close()
+        return BuddyError(f"{self.name} failed: {lines[-1] if lines else 'it ended without a word'}")
+
+    def close(self) -> None:
+        for process, _, errors in self._workers.values():
+            process.communicate()
+            errors.close()
+        self._workers.clear()
+
+
+class LlamaBench(Contender):
+    """llama.cpp, through its own llama-bench; a process for each run, which warms up by itself."""
+
+    def __init__(self, executable: Path, gguf: Path, kind: str = "F32") -> None:
+        self.name = f"llama.cpp {kind}"
+        self._executable = executable
+        self._gguf = gguf
+
+    def run(self, task: Task, threads: int, prompt: list[int]) -> Measurement:
+        command = [str(self._executable), "-m", str(self._gguf), "-t", str(threads), "-r", "1", "-o", "json"]
+        if task.kind == "prefill":
+            command += ["-p", str(task.tokens), "-n", "0", "-ub", str(max(512, task.tokens))]
+        else:
+            command += ["-p", "0", "-n", str(task.tokens), "-d", str(task.prompt)]
+        if _binds(threads):
+            command += ["--cpu-strict", "1", "-C", hex(sum(1 << cpu for cpu in allowed_cpus()))]
+        output, rss = _output_and_peak(command)
+        return Measurement(parse_llama_bench(output, task), peak_rss_bytes=rss)
+
+
+def parse_llama_bench(output: str, task: Task) -> float:
+    """Seconds of the task in llama-bench's JSON. Raises BuddyError when they are not there."""
+    try:
+        entry = next(
+            one
+            for one in json.loads(output)
+            if int(one["n_prompt" if task.kind == "prefill" else "n_gen"]) == task.tokens
+        )
+        return float(entry["avg_ns"]) / 1e9
+    except (ValueError, KeyError, TypeError, StopIteration):
+        raise BuddyError(f"llama-bench printed no result for {task.label}; is it a recent one?") from None
+
+
+def _output(command: list[str]) -> str:
+    return _output_and_peak(command)[0]
+
+
+def _output_and_peak(command: list[str]) -> tuple[str, int]:
+    """Standard output of a command and its peak memory in bytes.
+
+    Raises:
+        BuddyError: It failed; the message ends with its last line on standard error.
+    """
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+        except OSError as error:
+            raise BuddyError(f"{command[0]} cannot be run ({error.strerror}).") from error
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        errors.seek(0)
+        if process.returncode != 0:
+            last = (errors.read().strip().splitlines() or ["no reason given"])[-1]
+            raise BuddyError(f"{command[0]} failed ({process.returncode}): {last}")
+        return output.read(), usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def reference_folder(model: str) -> Path:
+    """A Hugging Face folder with `model`'s weights, made once and kept in the cache unless it is one already.
+
+    Raises:
+        BuddyError: The model cannot be read or written as one.
+    """
+    path = Path(model).expanduser() if model != DEFAULT_MODEL_NAME else fetch_default_model()
+    if (path / "config.json").is_file():
+        return path
+    folder = _cached("reference", path)
+    if not (folder / "config.json").is_file():
+        _make_reference([str(path), "--folder", str(folder)])
+    return folder
+
+
+def reference_gguf(folder: Path) -> Path:
+    """A float32 GGUF of a Hugging Face folder, made once and kept in the cache. Raises BuddyError."""
+    path = _cached("reference", folder / "config.json").with_suffix(".gguf")
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_reference([str(folder), "--gguf", str(path)])
+    return path
+
+
+def _cached(name: str, source: Path) -> Path:
+    try:
+        status = source.stat()
+    except OSError as error:
+        raise BuddyError(f"{source} cannot be read ({error.strerror}); name the model with --model.") from error
+    key = f"{source.resolve()} {status.st_size} {status.st_mtime_ns}"
+    return default_cache_dir() / "benchmarks" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+
+def _make_reference(arguments: list[str]) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(_PACKAGE_PARENT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "buddy_gen.bench.reference", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        raise BuddyError(f"The peers' copy of the model was not made: {lines[-1] if lines else 'no reason given'}")

@@ -99,6 +99,15 @@ def test_any_text_of_the_default_model(smollm2: Pair, text: str) -> None:
     _check(smollm2, text)
 
 
+@pytest.fixture(scope="module")
+def class_borders() -> str:
+    return reference.every_class_border()
+
+
+def test_every_class_of_characters(pair: Pair, class_borders: str) -> None:
+    _check(pair, class_borders)
+
+
 def test_this_repository(smollm2: Pair) -> None:
     root = Path(__file__).parents[2]
     for path in [*root.glob("docs/*.md"), *root.glob("cpp/containers/*.cpp"), *root.glob("python/**/*.py")]:

@@ -1,9 +1,8 @@
 """Reference tokenizers, made with the `tokenizers` library, and text to compare them on."""
 
-# ruff: noqa: RUF001 (text in many scripts)
-
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, processors, trainers
 from tokenizers import pre_tokenizers as pre
+
+from buddy_gen.tokenizers import unicode_tables
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _MODERN = (
@@ -89,6 +90,13 @@ TEXTS = [
 ]
 
 
+def every_class_border() -> str:
+    """The first and last code points of every run of one class, each beside letters, digits and spaces."""
+    starts = [start for start, _ in unicode_tables.class_ranges()]
+    borders = sorted({code for start in starts for code in (start - 1, start) if code >= 0} - {*range(0xD800, 0xE000)})
+    return "".join(f"a{chr(code)}1{chr(code)} {chr(code)}{chr(code)}." for code in borders)
+
+
 def train(kind: str, *, ignore_merges: bool = False, size: int = 1500, bos: bool = False) -> Tokenizer:
     """A small byte-level BPE tokenizer with one of PRE_TOKENIZERS and with ADDED."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
@@ -98,6 +106,10 @@ def train(kind: str, *, ignore_merges: bool = False, size: int = 1500, bos: bool
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
     corpus = [*TEXTS, *(source.read_text("utf-8") for source in sorted(Path(__file__).parent.glob("test_*.py")))]
     tokenizer.train_from_iterator(corpus, trainer)
+    if ignore_merges:  # leave tokens that no merge gives
+        content = json.loads(tokenizer.to_str())
+        content["model"]["merges"] = content["model"]["merges"][::2]
+        tokenizer = Tokenizer.from_str(json.dumps(content))
     return _completed(tokenizer, bos)
 
 

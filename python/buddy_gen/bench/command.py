@@ -97,7 +97,7 @@ def bench_command(
     finally:
         for contender in contenders:
             contender.close()
-    report = make_report(samples, work, about, Program.name, EAGER_NAME)
+    report = make_report(samples, about, Program.name, EAGER_NAME)
     if save is not None:
         _write(save, json.dumps(report.to_json(), indent=1) + "\n")
     if as_json:

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from buddy_gen.bench.work import Task
+from buddy_gen.bench.work import ModelWork, Task
 from buddy_gen.errors import BuddyError
 from buddy_gen.models.default_model import DEFAULT_MODEL_NAME, default_cache_dir, fetch_default_model
 
@@ -62,6 +62,10 @@ class Contender(ABC):
     @abstractmethod
     def run(self, task: Task, threads: int, prompt: list[int]) -> Measurement:
         """Runs a task once. Raises BuddyError when the contender fails."""
+
+    def work(self, work: ModelWork) -> ModelWork:
+        """The work of the model as this contender stores it, from that of our weights file."""
+        return work
 
     def close(self) -> None:
         """Ends the processes that are kept between runs."""
@@ -172,6 +176,10 @@ class LlamaBench(Contender):
         self.name = f"llama.cpp {kind}"
         self._executable = executable
         self._gguf = gguf
+        self._weight_bytes = gguf_weight_bytes(gguf)
+
+    def work(self, work: ModelWork) -> ModelWork:
+        return replace(work, weight_bytes=self._weight_bytes, kv_element_bytes=2)  # its cache is f16 by default
 
     def run(self, task: Task, threads: int, prompt: list[int]) -> Measurement:
         command = [str(self._executable), "-m", str(self._gguf), "-t", str(threads), "-r", "1", "-o", "json"]
@@ -183,6 +191,14 @@ class LlamaBench(Contender):
             command += ["--cpu-strict", "1", "-C", hex(sum(1 << cpu for cpu in allowed_cpus()))]
         output, rss = _output_and_peak(command)
         return Measurement(parse_llama_bench(output, task), peak_rss_bytes=rss)
+
+
+def gguf_weight_bytes(path: Path) -> int:
+    """Bytes of a GGUF's weights that a token needs: all but the embedding of an untied model. Raises BuddyError."""
+    from buddy_gen.weights.gguf_file import read_gguf
+
+    sizes = {name: tensor.bytes for name, tensor in read_gguf(path).tensors.items()}
+    return sum(sizes.values()) - (sizes.get("token_embd.weight", 0) if "output.weight" in sizes else 0)
 
 
 def parse_llama_bench(output: str, task: Task) -> float:

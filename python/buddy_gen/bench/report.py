@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
 from buddy_gen.bench.session import Sample
-from buddy_gen.bench.work import ModelWork, Task
+from buddy_gen.bench.work import Task
 
 __all__ = ["Figure", "GateEntry", "Report", "make_report"]
 
@@ -127,7 +128,7 @@ class Report:
         for key, value in self.about.items():
             console.print(f"{key}: {value}", markup=False, soft_wrap=True)
         for header, rows in (self.limits_table(), self.figure_table(), self.cost_table()):
-            table = Table()
+            table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
             for number, title in enumerate(header):
                 table.add_column(title, justify="right" if number else "left")
             for row in rows:
@@ -159,7 +160,7 @@ class Report:
         return ["tokens/s", "threads", *tasks, *_COST_TITLES], rows
 
     def figure_table(self) -> tuple[list[str], list[list[str]]]:
-        """One row for each figure, what is to be compared beside each other: a header and rows."""
+        """One row for each figure, with how often ours is its rate: a header and rows."""
         order = list(dict.fromkeys((one.task, one.threads) for one in self.results))
         rows = []
         for task, threads in order:
@@ -167,8 +168,8 @@ class Report:
                 if (one.task, one.threads) == (task, threads):
                     rate, share = _rate(one.tokens_per_second), f"{one.share_of_roofline.median:.0%}"
                     ratio = f"{one.ratio.median:.2f}x" if one.ratio is not None else ""
-                    rows.append([task, str(threads), one.contender, rate, share, one.bound, ratio])
-        return ["task", "threads", "contender", "tokens/s", "roofline", "bound", "ours/its"], rows
+                    rows.append([task, str(threads), one.contender, rate, share, ratio])
+        return ["task", "threads", "contender", "tokens/s", "roofline", "behind"], rows
 
     def cost_table(self) -> tuple[list[str], list[list[str]]]:
         """Load time, memory and agreement: a header and rows."""
@@ -212,7 +213,7 @@ def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def make_report(samples: Sequence[Sample], work: ModelWork, about: dict[str, Any], program: str, eager: str) -> Report:
+def make_report(samples: Sequence[Sample], about: dict[str, Any], program: str, eager: str) -> Report:
     """Summarises a run. `program` and `eager` are the names of the contenders that the gate is about."""
     contenders = list(dict.fromkeys(sample.contender for sample in samples))
     thread_counts = sorted({sample.threads for sample in samples})
@@ -230,7 +231,7 @@ def make_report(samples: Sequence[Sample], work: ModelWork, about: dict[str, Any
                 ours, theirs = chosen(program, threads, task), chosen(contender, threads, task)
                 if theirs:
                     ratio = None if contender == program else _ratio(ours, theirs)
-                    results.append(_result(theirs, work, ratio))
+                    results.append(_result(theirs, ratio))
     costs = []
     for contender in contenders:
         for threads in thread_counts:
@@ -239,7 +240,7 @@ def make_report(samples: Sequence[Sample], work: ModelWork, about: dict[str, Any
                 costs.append(_cost(theirs, [one for one in samples if one.contender == program]))
     machine = [_machine([one for one in samples if one.threads == threads]) for threads in thread_counts]
     gate = make_gate(results, machine, program, eager)
-    return Report(about, machine, results, costs, gate, [_sample_json(one, work) for one in samples])
+    return Report(about, machine, results, costs, gate, [_sample_json(one) for one in samples])
 
 
 def _ratio(ours: Sequence[Sample], theirs: Sequence[Sample]) -> Figure | None:
@@ -247,12 +248,12 @@ def _ratio(ours: Sequence[Sample], theirs: Sequence[Sample]) -> Figure | None:
     return figure(rates[one.round] / one.tokens_per_second for one in theirs if one.round in rates)
 
 
-def _result(samples: Sequence[Sample], work: ModelWork, ratio: Figure | None) -> Result:
+def _result(samples: Sequence[Sample], ratio: Figure | None) -> Result:
     first = samples[0]
     rate = figure(one.tokens_per_second for one in samples)
-    share = figure(one.share(work) for one in samples)
+    share = figure(one.share_of_roofline for one in samples)
     assert rate is not None and share is not None
-    bounds = [work.bound(one.task, one.limits) for one in samples]
+    bounds = [one.work.bound(one.task, one.limits) for one in samples]
     bound = max(bounds, key=bounds.count)
     return Result(first.contender, first.threads, first.task.label, rate, share, bound, ratio)
 
@@ -308,7 +309,7 @@ def make_gate(results: Sequence[Result], machine: Sequence[MachineResult], progr
     ]
 
 
-def _sample_json(sample: Sample, work: ModelWork) -> dict[str, Any]:
+def _sample_json(sample: Sample) -> dict[str, Any]:
     return {
         "contender": sample.contender,
         "threads": sample.threads,
@@ -316,7 +317,7 @@ def _sample_json(sample: Sample, work: ModelWork) -> dict[str, Any]:
         "round": sample.round,
         "seconds": sample.measurement.seconds,
         "tokens_per_second": sample.tokens_per_second,
-        "share_of_roofline": sample.share(work),
+        "share_of_roofline": sample.share_of_roofline,
         "load_seconds": sample.measurement.load_seconds,
         "peak_rss_bytes": sample.measurement.peak_rss_bytes,
         **asdict(sample.limits),

@@ -38,14 +38,16 @@ class Sample:
     round: int
     limits: Limits
     measurement: Measurement
+    work: ModelWork
+    """The work of the model as this contender stores it."""
+
+    @property
+    def share_of_roofline(self) -> float:
+        return self.tokens_per_second / self.work.roofline(self.task, self.limits)
 
     @property
     def tokens_per_second(self) -> float:
         return self.task.tokens / self.measurement.seconds
-
-    def share(self, work: ModelWork) -> float:
-        """The measured rate as a fraction of the roofline."""
-        return self.tokens_per_second / work.roofline(self.task, self.limits)
 
 
 def prompt_ids(length: int, vocabulary: int) -> list[int]:
@@ -79,10 +81,15 @@ def run_rounds(
                 for contender in order:
                     limits = measure_limits(threads)
                     measurement = contender.run(task, threads, prompt)
-                    sample = Sample(contender.name, threads, task, number, limits, measurement)
+                    own_work = contender.work(work)
+                    sample = Sample(contender.name, threads, task, number, limits, measurement, own_work)
                     samples.append(sample)
-                    progress(
-                        f"{len(samples)}/{total}  {contender.name}, {threads} thread{'s' * (threads > 1)}, {task.label}: "
-                        f"{sample.tokens_per_second:.1f} tokens/s ({sample.share(work):.0%} of the roofline)"
-                    )
+                    progress(f"{len(samples)}/{total}  {describe(sample)}")
     return samples
+
+
+def describe(sample: Sample) -> str:
+    """One line about a sample."""
+    threads = f"{sample.threads} thread{'s' if sample.threads > 1 else ''}"
+    rate = f"{sample.tokens_per_second:.1f} tokens/s ({sample.share_of_roofline:.0%} of the roofline)"
+    return f"{sample.contender}, {threads}, {sample.task.label}: {rate}"

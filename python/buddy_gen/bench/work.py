@@ -59,17 +59,19 @@ class ModelWork:
     kv_rows: int
     """Key/value heads times head_dim."""
     vocabulary: int
+    kv_element_bytes: int = 4
+    """Bytes of an element of the KV cache."""
 
-    def kv_bytes(self, positions: int, element_bytes: int = 4) -> int:
+    def kv_bytes(self, positions: float) -> float:
         """Bytes of the KV cache's first `positions` positions."""
-        return 2 * self.layers * self.kv_rows * positions * element_bytes
+        return 2 * self.layers * self.kv_rows * positions * self.kv_element_bytes
 
     def bytes_read(self, task: Task) -> float:
         """Bytes that must be read: for decode per token, on the average; for prefill in all."""
         if task.kind == "prefill":
             return float(self.weight_bytes)
         average = task.prompt + (task.tokens + 1) / 2  # positions seen by a token, itself included
-        return self.weight_bytes + self.kv_bytes(1) * average
+        return self.weight_bytes + self.kv_bytes(average)
 
     def flops(self, task: Task) -> float:
         """Floating-point operations: for decode per token, on the average; for prefill in all."""

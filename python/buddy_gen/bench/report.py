@@ -49,6 +49,8 @@ class Result:
     tokens_per_second: Figure
     share_of_roofline: Figure
     bound: str
+    read_bytes_per_second: Figure
+    """The read loop just before these samples."""
     ratio: Figure | None
     """The program's rate divided by this contender's, round by round; None for the program itself."""
 
@@ -239,7 +241,7 @@ def make_report(samples: Sequence[Sample], about: dict[str, Any], program: str, 
             if theirs:
                 costs.append(_cost(theirs, [one for one in samples if one.contender == program]))
     machine = [_machine([one for one in samples if one.threads == threads]) for threads in thread_counts]
-    gate = make_gate(results, machine, program, eager)
+    gate = make_gate(results, program, eager)
     return Report(about, machine, results, costs, gate, [_sample_json(one) for one in samples])
 
 
@@ -252,10 +254,11 @@ def _result(samples: Sequence[Sample], ratio: Figure | None) -> Result:
     first = samples[0]
     rate = figure(one.tokens_per_second for one in samples)
     share = figure(one.share_of_roofline for one in samples)
-    assert rate is not None and share is not None
+    read = figure(one.limits.read_bytes_per_second for one in samples)
+    assert rate is not None and share is not None and read is not None
     bounds = [one.work.bound(one.task, one.limits) for one in samples]
     bound = max(bounds, key=bounds.count)
-    return Result(first.contender, first.threads, first.task.label, rate, share, bound, ratio)
+    return Result(first.contender, first.threads, first.task.label, rate, share, bound, read, ratio)
 
 
 def _cost(theirs: Sequence[Sample], ours: Sequence[Sample]) -> CostResult:
@@ -284,7 +287,7 @@ def _machine(samples: Sequence[Sample]) -> MachineResult:
     return MachineResult(samples[0].threads, read, fma)
 
 
-def make_gate(results: Sequence[Result], machine: Sequence[MachineResult], program: str, eager: str) -> list[GateEntry]:
+def make_gate(results: Sequence[Result], program: str, eager: str) -> list[GateEntry]:
     """The two conditions on decode: near the read loop with one thread, well before eager PyTorch with two."""
     decode = {(one.contender, one.threads): one for one in results if one.task.startswith("decode")}
     one, two, peer = decode.get((program, 1)), decode.get((program, 2)), decode.get((eager, 2))
@@ -292,7 +295,7 @@ def make_gate(results: Sequence[Result], machine: Sequence[MachineResult], progr
     share_detail = ratio_detail = ""
     if one is not None and one.bound == "memory":
         share = one.share_of_roofline.median
-        read = next(entry.read_bytes_per_second.median for entry in machine if entry.threads == 1)
+        read = one.read_bytes_per_second.median
         share_detail = f"{one.tokens_per_second.median:.1f} tokens/s, read loop {read / 1e9:.1f} GB/s"
     if two is not None and peer is not None and peer.ratio is not None:
         ratio = peer.ratio.median

@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 
 class Worker:
-    """A loaded model that is timed at tasks; the first time of each task is a warm-up that does not count."""
+    """A loaded model that is timed at tasks; the first two times of each task are a warm-up and do not count."""
 
     def __init__(self, folder: Path, threads: int, compiled: bool) -> None:
         torch.set_num_threads(threads)
@@ -41,7 +41,8 @@ class Worker:
         """Seconds of a prefill of `prompt`, or of decoding `tokens` ids behind it, and the generated ids."""
         key = (kind, len(prompt))
         if key not in self._warm:
-            self._time(kind, prompt, min(tokens, 4))
+            for _ in range(2):
+                self._time(kind, prompt, min(tokens, 4))
             self._warm.add(key)
         return self._time(kind, prompt, tokens)
 

@@ -52,7 +52,7 @@ MemRefType bufferOfRank4(Value value) {
 FailureOr<Attention> matchAttention(func::FuncOp function, DictionaryAttr options) {
   auto refuse = [&](const Twine &reason) {
     return emitError(function.getLoc()) << "attention function '" << function.getName() << "' " << reason
-                                << "; see the contract in docs/architecture.md";
+                                        << "; see the contract in docs/architecture.md";
   };
   auto scale = options.getAs<FloatAttr>("scale");
   if (!scale)
@@ -67,19 +67,28 @@ FailureOr<Attention> matchAttention(func::FuncOp function, DictionaryAttr option
   int64_t heads = q.getDimSize(1), kvHeads = k.getDimSize(1), headDim = q.getDimSize(3);
   if (ShapedType::isDynamic(heads) || ShapedType::isDynamic(kvHeads) || ShapedType::isDynamic(headDim) ||
       q.getDimSize(0) != 1 || out.getDimSize(0) != 1 || k.getDimSize(3) != headDim || v.getDimSize(3) != headDim ||
-      out.getDimSize(2) != heads || out.getDimSize(3) != headDim || v.getDimSize(1) != kvHeads ||
-      kvHeads < 1 || heads % kvHeads != 0)
+      out.getDimSize(2) != heads || out.getDimSize(3) != headDim || v.getDimSize(1) != kvHeads || kvHeads < 1 ||
+      heads % kvHeads != 0)
     return refuse("has buffers whose sizes do not fit together");
-  return Attention{args[0],        args[1], args[2], args[3], args[4], args[5], heads, kvHeads, headDim,
-                   q.getDimSize(2) == 1, static_cast<float>(scale.getValueAsDouble())};
+  return Attention{args[0],
+                   args[1],
+                   args[2],
+                   args[3],
+                   args[4],
+                   args[5],
+                   heads,
+                   kvHeads,
+                   headDim,
+                   q.getDimSize(2) == 1,
+                   static_cast<float>(scale.getValueAsDouble())};
 }
 
 /// A register tile's rows: query rows that read the same K and V.
 struct RowTile {
   int64_t rows;
-  Value head;     ///< of the first row
-  Value query;    ///< of the first row
-  Value state;    ///< where the first row's running maximum and sum are
+  Value head;      ///< of the first row
+  Value query;     ///< of the first row
+  Value state;     ///< where the first row's running maximum and sum are
   bool alongHeads; ///< rows are heads of one group (decode), else consecutive queries of one head
 };
 
@@ -104,8 +113,7 @@ public:
   void emit() {
     zero = index(0);
     one = index(1);
-    minusInfinity = arith::ConstantOp::create(
-        b, loc, b.getFloatAttr(f32, -std::numeric_limits<float>::infinity()));
+    minusInfinity = arith::ConstantOp::create(b, loc, b.getFloatAttr(f32, -std::numeric_limits<float>::infinity()));
     if (att.decodes)
       emitDecode();
     else
@@ -122,10 +130,10 @@ private:
   VectorType vectorType;
   Value zero, one, minusInfinity;
   // Scratch of one iteration of the parallel loop, on the stack.
-  Value scores;         ///< (row of the tile, position of the block)
-  Value alphas;         ///< (row of the tile): how much of the sums so far remains
-  Value maxima, sums;   ///< (row of the block)
-  Value transposedK;    ///< (head_dim, position of the block); prefill
+  Value scores;       ///< (row of the tile, position of the block)
+  Value alphas;       ///< (row of the tile): how much of the sums so far remains
+  Value maxima, sums; ///< (row of the block)
+  Value transposedK;  ///< (head_dim, position of the block); prefill
 
   //===--------------------------------------------------------------------===//
   // Small expressions
@@ -142,9 +150,7 @@ private:
     return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, value));
   }
   Value load(Value buffer, ValueRange indices) { return memref::LoadOp::create(b, loc, buffer, indices); }
-  void store(Value value, Value buffer, ValueRange indices) {
-    memref::StoreOp::create(b, loc, value, buffer, indices);
-  }
+  void store(Value value, Value buffer, ValueRange indices) { memref::StoreOp::create(b, loc, value, buffer, indices); }
   Value loadVector(VectorType type, Value buffer, ValueRange indices) {
     return vector::LoadOp::create(b, loc, type, buffer, indices);
   }
@@ -161,8 +167,7 @@ private:
   }
 
   using Carried = SmallVector<Value>;
-  Carried loop(Value from, Value to, int64_t step, ValueRange inits,
-               function_ref<Carried(Value, ValueRange)> body) {
+  Carried loop(Value from, Value to, int64_t step, ValueRange inits, function_ref<Carried(Value, ValueRange)> body) {
     auto forOp = scf::ForOp::create(b, loc, from, to, index(step), inits);
     OpBuilder::InsertionGuard guard(b);
     b.setInsertionPointToStart(forOp.getBody());
@@ -272,8 +277,8 @@ private:
   /// of units the same share: 0, n-1, 1, n-2, ...
   Value interleave(Value number, Value count) {
     Value half = arith::DivUIOp::create(b, loc, number, index(2));
-    Value odd = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ne,
-                                      arith::RemUIOp::create(b, loc, number, index(2)), zero);
+    Value odd =
+        arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ne, arith::RemUIOp::create(b, loc, number, index(2)), zero);
     return arith::SelectOp::create(b, loc, odd, sub(sub(count, one), half), half);
   }
 
@@ -335,8 +340,8 @@ private:
     loop(zero, block.count, 1, [&](Value j) {
       SmallVector<Value> keys;
       for (const Chunk &chunk : parts)
-        keys.push_back(loadVector(chunk.type, att.k,
-                                  {att.layer, block.kvHead, add(block.start, j), index(chunk.offset)}));
+        keys.push_back(
+            loadVector(chunk.type, att.k, {att.layer, block.kvHead, add(block.start, j), index(chunk.offset)}));
       for (int64_t row = 0; row < tile.rows; ++row) {
         Value dot;
         for (size_t first = 0; first < parts.size();) {
@@ -443,8 +448,8 @@ private:
         Carried next(carried);
         SmallVector<Value> values;
         for (const Chunk &chunk : group)
-          values.push_back(loadVector(chunk.type, att.v,
-                                      {att.layer, block.kvHead, add(block.start, j), index(chunk.offset)}));
+          values.push_back(
+              loadVector(chunk.type, att.v, {att.layer, block.kvHead, add(block.start, j), index(chunk.offset)}));
         for (int64_t row = 0; row < tile.rows; ++row) {
           Value weight = load(scores, {index(row), j});
           for (auto [number, chunk] : llvm::enumerate(group)) {
@@ -456,8 +461,7 @@ private:
       });
       for (int64_t row = 0; row < tile.rows; ++row)
         for (auto [number, chunk] : llvm::enumerate(group))
-          storeVector(results[row * group.size() + number], att.out,
-                      outAt(tile, index(row), index(chunk.offset)));
+          storeVector(results[row * group.size() + number], att.out, outAt(tile, index(row), index(chunk.offset)));
     }
   }
 

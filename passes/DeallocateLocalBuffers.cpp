@@ -30,11 +30,13 @@ struct DeallocateLocalBuffers : buddy::impl::DeallocateLocalBuffersBase<Dealloca
       Operation *terminator = allocation->getBlock()->getTerminator();
       BufferViewFlowAnalysis::ValueSetT aliases = views.resolve(allocation);
       if (llvm::any_of(terminator->getOperands(), [&](Value operand) { return aliases.contains(operand); })) {
-        emitError(allocation.getLoc(), "this buffer leaves the block that allocates it, so that nothing would free it; write "
-                             "into a buffer of the surrounding block instead");
+        emitError(allocation.getLoc(),
+                  "this buffer leaves the block that allocates it, so that nothing would free it; write "
+                  "into a buffer of the surrounding block instead");
         return signalPassFailure();
       }
-      if (llvm::any_of(aliases, [](Value alias) { return llvm::any_of(alias.getUsers(), llvm::IsaPred<memref::DeallocOp>); }))
+      if (llvm::any_of(aliases,
+                       [](Value alias) { return llvm::any_of(alias.getUsers(), llvm::IsaPred<memref::DeallocOp>); }))
         continue;
       OpBuilder builder(terminator);
       memref::DeallocOp::create(builder, allocation.getLoc(), allocation);

@@ -58,10 +58,10 @@ LogicalResult dropResults(func::FuncOp function) {
         continue;
       BlockArgument argument = findEquivalentArgument(operand.get());
       if (!argument || argument.getType() != operand.get().getType())
-        return emitError(returned.getLoc()) << "result " << operand.getOperandNumber() << " of public function '"
-                                    << function.getName()
-                                    << "' is not one of its buffer arguments; write it into an argument with "
-                                       "bufferization.materialize_in_destination";
+        return emitError(returned.getLoc())
+               << "result " << operand.getOperandNumber() << " of public function '" << function.getName()
+               << "' is not one of its buffer arguments; write it into an argument with "
+                  "bufferization.materialize_in_destination";
       dropped.set(operand.getOperandNumber());
     }
     if (dropped.none())
@@ -82,7 +82,7 @@ struct DropEntryPointResults : buddy::impl::DropEntryPointResultsBase<DropEntryP
         continue;
       if (!SymbolTable::symbolKnownUseEmpty(function, getOperation())) {
         emitError(function.getLoc()) << "public function '" << function.getName()
-                             << "' returns buffers and is called in its own module; make it private";
+                                     << "' returns buffers and is called in its own module; make it private";
         return signalPassFailure();
       }
       if (failed(dropResults(function)))

@@ -9,6 +9,7 @@
 
 #include "mlir/Dialect/Affine/IR/AffineOps.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Bufferization/IR/Bufferization.h"
 #include "mlir/Dialect/Linalg/IR/Linalg.h"
 #include "mlir/Dialect/Linalg/Transforms/Transforms.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -76,9 +77,26 @@ struct Generalize : OpInterfaceRewritePattern<linalg::LinalgOp> {
   }
 };
 
+/// Upstream's patterns replace an output that is not read by a fresh tensor. Where the output is an argument, the
+/// function means to write there: says so in an op that the patterns leave alone.
+void keepDestinations(func::FuncOp function) {
+  function.walk([](linalg::LinalgOp op) {
+    for (OpOperand &init : op.getDpsInitsMutable()) {
+      if (!isa<BlockArgument>(init.get()) || !isa<RankedTensorType>(init.get().getType()))
+        continue;
+      OpBuilder b(op);
+      b.setInsertionPointAfter(op);
+      Value result = op.getTiedOpResult(&init);
+      auto kept = bufferization::MaterializeInDestinationOp::create(b, op.getLoc(), result, init.get());
+      result.replaceAllUsesExcept(kept.getResult(), kept);
+    }
+  });
+}
+
 struct ElementwiseFusion : buddy::impl::ElementwiseFusionBase<ElementwiseFusion> {
   void runOnOperation() override {
     MLIRContext *context = &getContext();
+    keepDestinations(getOperation());
     RewritePatternSet patterns(context);
     patterns.add<Generalize>(context);
     linalg::populateElementwiseOpsFusionPatterns(patterns, paysToFuse);

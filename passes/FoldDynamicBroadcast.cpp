@@ -29,11 +29,11 @@ Value stripCasts(Value value) {
   return value;
 }
 
-/// Whether `value` is the size of a dimension of a tensor, compared with 1.
+/// Whether `value` compares a size (of a tensor's dimension, or the larger one of two) with 1.
 bool isTestForUnitDimension(Value value) {
   auto compare = value.getDefiningOp<arith::CmpIOp>();
   return compare && compare.getPredicate() == arith::CmpIPredicate::eq && matchPattern(compare.getRhs(), m_One()) &&
-         compare.getLhs().getDefiningOp<tensor::DimOp>();
+         compare.getLhs().getType().isIndex();
 }
 
 /// A generic that copies `source` and maps at least one of its dimensions to index 0.

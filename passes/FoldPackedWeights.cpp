@@ -201,9 +201,8 @@ private:
     if (map.getNumResults() < 1 || map.isFunctionOfDim(absent))
       return false;
     FailureOr<unsigned> loop = loopOf(map.getResults().back());
-    return succeeded(loop) && *loop == last && llvm::none_of(map.getResults().drop_back(), [&](AffineExpr expr) {
-             return expr.isFunctionOfDim(last);
-           });
+    return succeeded(loop) && *loop == last &&
+           llvm::none_of(map.getResults().drop_back(), [&](AffineExpr expr) { return expr.isFunctionOfDim(last); });
   }
 
   /// Collapses (or expands, for a vector) to M x K.
@@ -213,9 +212,9 @@ private:
     if (rank == 2)
       return value;
     if (rank == 1)
-      return tensor::ExpandShapeOp::create(
-          b, loc, RankedTensorType::get({1, type.getDimSize(0)}, type.getElementType()), value,
-          ArrayRef<ReassociationIndices>{{0, 1}});
+      return tensor::ExpandShapeOp::create(b, loc,
+                                           RankedTensorType::get({1, type.getDimSize(0)}, type.getElementType()), value,
+                                           ArrayRef<ReassociationIndices>{{0, 1}});
     ReassociationIndices rows = llvm::to_vector<2>(llvm::seq<int64_t>(0, rank - 1));
     return tensor::CollapseShapeOp::create(b, loc, value, ArrayRef<ReassociationIndices>{rows, {rank - 1}});
   }
@@ -235,14 +234,14 @@ private:
                                    AffineMap::get(4, 0, {m, p, j}, context)};
     auto parallel = utils::IteratorType::parallel;
     SmallVector<utils::IteratorType> iterators = {parallel, parallel, parallel, utils::IteratorType::reduction};
-    Value product = linalg::GenericOp::create(b, loc, init.getType(), ValueRange{input, weight.packed}, init, maps,
-                                              iterators,
-                                              [](OpBuilder &nested, Location at, ValueRange args) {
-                                                Value mul = arith::MulFOp::create(nested, at, args[0], args[1]);
-                                                Value add = arith::AddFOp::create(nested, at, args[2], mul);
-                                                linalg::YieldOp::create(nested, at, add);
-                                              })
-                        .getResult(0);
+    Value product =
+        linalg::GenericOp::create(b, loc, init.getType(), ValueRange{input, weight.packed}, init, maps, iterators,
+                                  [](OpBuilder &nested, Location at, ValueRange args) {
+                                    Value mul = arith::MulFOp::create(nested, at, args[0], args[1]);
+                                    Value add = arith::AddFOp::create(nested, at, args[2], mul);
+                                    linalg::YieldOp::create(nested, at, add);
+                                  })
+            .getResult(0);
     Value flat = tensor::CollapseShapeOp::create(b, loc, product, ArrayRef<ReassociationIndices>{{0}, {1, 2}});
     if (weight.rows == weight.panels() * weight.panel())
       return flat;

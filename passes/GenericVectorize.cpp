@@ -70,11 +70,11 @@ struct Combiner {
 
 /// The plan for one linalg op: which loop runs in vectors.
 struct Plan {
-  int vectorLoop = -1; ///< -1: none, scalar loops
+  int vectorLoop = -1;  ///< -1: none, scalar loops
   bool reduces = false; ///< the vector loop is a reduction
   int64_t lanes = 1;
-  SmallVector<Combiner> combiners;  ///< one per output when `reduces`
-  DenseSet<Operation *> varying;    ///< ops of the body that differ from lane to lane
+  SmallVector<Combiner> combiners; ///< one per output when `reduces`
+  DenseSet<Operation *> varying;   ///< ops of the body that differ from lane to lane
 };
 
 class Planner {
@@ -184,8 +184,8 @@ private:
       BlockArgument out = op.getMatchingBlockArgument(&init);
       unsigned number = plan.combiners.size();
       Operation *combiner = yield->getOperand(number).getDefiningOp();
-      if (!combiner || combiner->getBlock() != op.getBlock() || combiner->getNumOperands() != 2 ||
-          !out.hasOneUse() || *out.getUsers().begin() != combiner || !combiner->hasOneUse())
+      if (!combiner || combiner->getBlock() != op.getBlock() || combiner->getNumOperands() != 2 || !out.hasOneUse() ||
+          *out.getUsers().begin() != combiner || !combiner->hasOneUse())
         return false;
       std::optional<vector::CombiningKind> kind = combiningKind(combiner);
       if (!kind || !arith::getNeutralElement(combiner))
@@ -223,8 +223,7 @@ private:
 
   Value constant(int64_t value) { return arith::ConstantIndexOp::create(b, loc, value); }
 
-  template <typename Body>
-  void at(OpBuilder &nested, Body body) {
+  template <typename Body> void at(OpBuilder &nested, Body body) {
     OpBuilder::InsertionGuard guard(b);
     b.setInsertionPoint(nested.getInsertionBlock(), nested.getInsertionPoint());
     body();
@@ -345,9 +344,9 @@ private:
       for (Value &dim : dims)
         if (!dim)
           dim = constant(0);
-      indices.push_back(affine::makeComposedAffineApply(b, loc, AffineMap::get(map.getNumDims(), 0, expr),
-                                                        getAsOpFoldResult(dims))
-                            .getResult());
+      indices.push_back(
+          affine::makeComposedAffineApply(b, loc, AffineMap::get(map.getNumDims(), 0, expr), getAsOpFoldResult(dims))
+              .getResult());
     }
     return indices;
   }
@@ -459,8 +458,8 @@ private:
                                       at(nested, [&] {
                                         for (int64_t copy = 0; copy < copies; ++copy) {
                                           Value offset = arith::AddIOp::create(b, loc, iv, constant(copy * lanes));
-                                          accumulate(MutableArrayRef(next).slice(copy * outputs(), outputs()),
-                                                     uniform, offset, lanes);
+                                          accumulate(MutableArrayRef(next).slice(copy * outputs(), outputs()), uniform,
+                                                     offset, lanes);
                                         }
                                       });
                                       scf::YieldOp::create(nested, loc, next);

@@ -16,6 +16,8 @@
 #include "mlir/IR/Matchers.h"
 #include "mlir/Interfaces/ViewLikeInterface.h"
 
+#include "llvm/ADT/bit.h"
+
 namespace mlir::buddy {
 #define GEN_PASS_DEF_MATMULVECTORIZE
 #include "Passes.h.inc"
@@ -130,10 +132,9 @@ public:
     int64_t staticRows = aType.getDimSize(0);
     Value panels = size(contraction.w, 0);
     if (staticRows == 1) {
-      scf::ParallelOp::create(b, loc, ValueRange{constant(0)}, ValueRange{panels}, ValueRange{constant(1)},
-                              [&](OpBuilder &nested, Location, ValueRange ivs) {
-                                at(nested, [&] { emitTile(1, constant(0), ivs[0]); });
-                              });
+      scf::ParallelOp::create(
+          b, loc, ValueRange{constant(0)}, ValueRange{panels}, ValueRange{constant(1)},
+          [&](OpBuilder &nested, Location, ValueRange ivs) { at(nested, [&] { emitTile(1, constant(0), ivs[0]); }); });
       return;
     }
     // Blocks of rows outside, panels inside: a block of A stays in cache while a thread goes through the panels.
@@ -142,8 +143,7 @@ public:
     Value blockSize = constant(block);
     Value blocks = b.createOrFold<arith::CeilDivUIOp>(loc, rows, blockSize);
     scf::ParallelOp::create(b, loc, ValueRange{constant(0), constant(0)}, ValueRange{blocks, panels},
-                            ValueRange{constant(1), constant(1)},
-                            [&](OpBuilder &nested, Location, ValueRange ivs) {
+                            ValueRange{constant(1), constant(1)}, [&](OpBuilder &nested, Location, ValueRange ivs) {
                               at(nested, [&] { emitRowBlock(ivs[0], ivs[1], rows, blockSize, staticRows, block); });
                             });
   }
@@ -158,17 +158,14 @@ private:
   int64_t vectors; ///< per panel
   int64_t group;   ///< vectors of a panel that a tile covers
 
-  template <typename Body>
-  void at(OpBuilder &nested, Body body) {
+  template <typename Body> void at(OpBuilder &nested, Body body) {
     OpBuilder::InsertionGuard guard(b);
     b.setInsertionPoint(nested.getInsertionBlock(), nested.getInsertionPoint());
     body();
   }
 
   Value constant(int64_t value) { return arith::ConstantIndexOp::create(b, loc, value); }
-  Value add(Value lhs, int64_t rhs) {
-    return rhs == 0 ? lhs : b.createOrFold<arith::AddIOp>(loc, lhs, constant(rhs));
-  }
+  Value add(Value lhs, int64_t rhs) { return rhs == 0 ? lhs : b.createOrFold<arith::AddIOp>(loc, lhs, constant(rhs)); }
   Value size(Value buffer, int64_t dim) { return b.createOrFold<memref::DimOp>(loc, buffer, dim); }
 
   int64_t blockRows(int64_t depth) const {
@@ -209,17 +206,16 @@ private:
       });
       return;
     }
-    if (tileRows == 1)
-      return;
-    SmallVector<int64_t> cases = llvm::to_vector(llvm::seq<int64_t>(1, tileRows));
-    auto select = scf::IndexSwitchOp::create(b, loc, TypeRange(), rest, cases, cases.size());
-    for (auto [rowCount, region] : llvm::zip_equal(cases, select.getCaseRegions())) {
-      OpBuilder nested = OpBuilder::atBlockEnd(&region.emplaceBlock());
-      at(nested, [&] { emitTile(rowCount, end, panel); });
-      scf::YieldOp::create(nested = OpBuilder::atBlockEnd(&region.front()), loc);
+    // The rest in powers of two: few kernels serve every number of rows.
+    for (int64_t part = llvm::bit_floor<uint64_t>(std::max<int64_t>(tileRows - 1, 0)); part >= 1; part /= 2) {
+      Value taken = arith::AndIOp::create(b, loc, rest, constant(part));
+      Value present = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ne, taken, constant(0));
+      scf::IfOp::create(b, loc, present, [&](OpBuilder &nested, Location) {
+        at(nested, [&] { emitTile(part, end, panel); });
+        scf::YieldOp::create(nested, loc);
+      });
+      end = arith::AddIOp::create(b, loc, end, taken);
     }
-    OpBuilder nested = OpBuilder::atBlockEnd(&select.getDefaultRegion().emplaceBlock());
-    scf::YieldOp::create(nested, loc);
   }
 
   void emitTile(int64_t rows, Value row, Value panel) {

@@ -84,15 +84,15 @@ def ElementwiseFusion : Pass<"elementwise-fusion", "func::FuncOp"> {
     loops that repeat it are innermost ones, which `generic-vectorize` hoists it out of (the reciprocal root of a
     norm), or where it is a few cheap instructions.
   }];
-  let dependentDialects = ["affine::AffineDialect", "linalg::LinalgDialect"];
+  let dependentDialects = ["affine::AffineDialect", "bufferization::BufferizationDialect", "linalg::LinalgDialect"];
 }
 
 def UnshareDestinations : Pass<"unshare-destinations", "func::FuncOp"> {
   let summary = "Gives every op a destination of its own";
   let description = [{
     CSE merges equal `tensor.empty` and `linalg.fill` ops. Bufferisation would then have to copy the shared buffer for
-    every op but the last that writes into it. One op for each use costs nothing. Must run after the last CSE on
-    tensors.
+    every op but the last that writes into it. One op for each use costs nothing. A value that is materialised in
+    several destinations is copied for each but the first. Must run after the last CSE on tensors.
 
     ```mlir
     %zero = linalg.fill ins(%c0) outs(%empty) -> tensor<4xf32>
@@ -107,6 +107,25 @@ def UnshareDestinations : Pass<"unshare-destinations", "func::FuncOp"> {
     %b = linalg.generic ... outs(%zero_b)
     ```
   }];
+}
+
+def WidenBooleans : Pass<"widen-booleans", "ModuleOp"> {
+  let summary = "Stores booleans as bytes";
+  let description = [{
+    A tensor of i1 has no lowering as a buffer. It becomes a tensor of i8 that holds 0 or 1; the bodies of structured
+    ops narrow the elements they read and widen those they write. Must run before bufferisation.
+
+    ```mlir
+    %m = linalg.generic ins(%x : tensor<4xf32>) outs(%e : tensor<4xi1>) { ... linalg.yield %c : i1 }
+    ```
+    becomes
+    ```mlir
+    %m = linalg.generic ins(%x : tensor<4xf32>) outs(%e : tensor<4xi8>) {
+      ... %b = arith.extui %c : i1 to i8
+      linalg.yield %b : i8 }
+    ```
+  }];
+  let dependentDialects = ["arith::ArithDialect", "linalg::LinalgDialect", "tensor::TensorDialect"];
 }
 
 //===----------------------------------------------------------------------===//
@@ -150,8 +169,8 @@ def MatmulVectorize : Pass<"matmul-vectorize", "func::FuncOp"> {
   let summary = "Turns contractions with packed weights into parallel loops over register tiles";
   let description = [{
     Serves what `fold-packed-weights` makes, after bufferisation: C[m, p, j] += A[m, k] * W[p, k, j]. A tile of
-    `tile_rows` rows and one panel stays in registers over all of K; rows that are left over get a tile of their own
-    size. One row (decode) uses several independent accumulators and reads the panel as one contiguous stream.
+    `tile_rows` rows and one panel stays in registers over all of K; rows that are left over are taken in tiles of
+    powers of two. One row (decode) uses several independent accumulators and reads the panel as one contiguous stream.
     A `linalg.fill` of C with zero just before is taken in.
   }];
   let dependentDialects = ["arith::ArithDialect", "memref::MemRefDialect", "scf::SCFDialect", "vector::VectorDialect"];

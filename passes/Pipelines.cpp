@@ -49,6 +49,7 @@ void addTensorPasses(OpPassManager &pm, const PipelineOptions &options) {
 
 /// Tensors -> buffers. Caches and destinations stay in place; entry points return nothing.
 void addBufferisationPasses(OpPassManager &pm) {
+  add(pm, "widen-booleans,canonicalize,cse");
   add(pm, "func.func(unshare-destinations),eliminate-empty-tensors,empty-tensor-to-alloc-tensor");
   add(pm, "one-shot-bufferize{bufferize-function-boundaries function-boundary-type-conversion=identity-layout-map}");
   add(pm, "canonicalize,cse,drop-equivalent-buffer-results,canonicalize,cse,drop-entry-point-results");

@@ -24,8 +24,8 @@ FailureOr<Target> Target::get(Operation *op) {
       return success();
     auto number = dyn_cast<IntegerAttr>(entry);
     if (!number || number.getInt() < least || number.getInt() > most)
-      return emitError(module.getLoc()) << "buddy.target: '" << name << "' is " << entry << ", but an integer from " << least
-                                << " to " << most << " is needed";
+      return emitError(module.getLoc()) << "buddy.target: '" << name << "' is " << entry << ", but an integer from "
+                                        << least << " to " << most << " is needed";
     value = number.getInt();
     return success();
   };
@@ -35,7 +35,7 @@ FailureOr<Target> Target::get(Operation *op) {
     return failure();
   if (!llvm::isPowerOf2_64(target.vectorBits))
     return emitError(module.getLoc()) << "buddy.target: 'vector_bits' is " << target.vectorBits
-                              << ", but a power of two is needed";
+                                      << ", but a power of two is needed";
   return target;
 }
 

@@ -7,6 +7,7 @@
 
 #include "Passes.h"
 
+#include "mlir/Dialect/Bufferization/IR/Bufferization.h"
 #include "mlir/Dialect/Linalg/IR/Linalg.h"
 #include "mlir/Dialect/Tensor/IR/Tensor.h"
 
@@ -27,8 +28,25 @@ void cloneForEachUse(Operation *op) {
   }
 }
 
+/// A value that goes to several destinations is copied on its way to each but the first: materialised in place in one
+/// of them, it could not be read for the next.
+void copyForEachDestination(bufferization::MaterializeInDestinationOp op, llvm::DenseSet<Value> &seen) {
+  if (!isa<RankedTensorType>(op.getDest().getType()) || seen.insert(op.getSource()).second)
+    return;
+  OpBuilder b(op.getContext());
+  b.setInsertionPointAfterValue(op.getSource());
+  auto type = cast<RankedTensorType>(op.getSource().getType());
+  SmallVector<OpFoldResult> sizes = tensor::getMixedSizes(b, op.getLoc(), op.getSource());
+  Value empty = tensor::EmptyOp::create(b, op.getLoc(), sizes, type.getElementType());
+  auto copy = linalg::CopyOp::create(b, op.getLoc(), op.getSource(), empty);
+  op.getSourceMutable().assign(copy.getResult(0));
+}
+
 struct UnshareDestinations : buddy::impl::UnshareDestinationsBase<UnshareDestinations> {
   void runOnOperation() override {
+    llvm::DenseSet<Value> materialised;
+    getOperation().walk(
+        [&](bufferization::MaterializeInDestinationOp op) { copyForEachDestination(op, materialised); });
     // Users before what they use: the clones of fills need tensors of their own.
     SmallVector<Operation *> fills, empties;
     getOperation().walk([&](linalg::FillOp op) {

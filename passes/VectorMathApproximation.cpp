@@ -33,9 +33,7 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
       return rewriter.notifyMatchFailure(op, "not a vector of f32");
     ImplicitLocOpBuilder b(op.getLoc(), rewriter);
     auto integers = VectorType::get(type.getShape(), b.getI32Type(), type.getScalableDims());
-    auto real = [&](float value) -> Value {
-      return arith::ConstantOp::create(b, DenseElementsAttr::get(type, value));
-    };
+    auto real = [&](float value) -> Value { return arith::ConstantOp::create(b, DenseElementsAttr::get(type, value)); };
     auto integer = [&](int32_t value) -> Value {
       return arith::ConstantOp::create(b, DenseElementsAttr::get(integers, value));
     };
@@ -53,8 +51,7 @@ struct ExpandExp : OpRewritePattern<math::ExpOp> {
     Value r = fma(n, real(-0.693359375f), clamped);
     r = fma(n, real(2.12194440e-4f), r);
     Value poly = real(1.9875691500e-4f);
-    for (float coefficient :
-         {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+    for (float coefficient : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
       poly = fma(poly, r, real(coefficient));
     poly = fma(poly, arith::MulFOp::create(b, r, r), r);
     poly = arith::AddFOp::create(b, poly, real(1.0f));

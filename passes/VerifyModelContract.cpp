@@ -139,8 +139,8 @@ private:
     ArrayRef<Type> types = function.getArgumentTypes();
     auto expect = [&](unsigned number, StringRef name, StringRef type, bool holds) {
       if (!holds)
-        fail(function) << "argument " << number << " (" << name << ") of entry point '" << function.getName()
-                       << "' is " << types[number] << ", but " << type << " is needed";
+        fail(function) << "argument " << number << " (" << name << ") of entry point '" << function.getName() << "' is "
+                       << types[number] << ", but " << type << " is needed";
     };
     if (types.size() != 6) {
       fail(function) << "entry point '" << function.getName()
@@ -234,7 +234,7 @@ private:
                   "bufferization.to_tensor, bufferization.materialize_in_destination and memref.view";
       return;
     }
-    if (!isa<func::CallOp>(op) && llvm::any_of(op->getOperandTypes(), llvm::IsaPred<BaseMemRefType>))
+    if (!isa<func::CallOp, func::ReturnOp>(op) && llvm::any_of(op->getOperandTypes(), llvm::IsaPred<BaseMemRefType>))
       fail(op) << "'" << op->getName() << "' uses a buffer; weights are read through memref.view and "
                << "bufferization.to_tensor alone";
     verifyConstants(op);

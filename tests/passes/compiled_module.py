@@ -6,6 +6,7 @@ Tools come from the environment that ctest sets (``BUDDY_OPT``, ``BUDDY_MLIR_BIN
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib.util
 import os
@@ -87,11 +88,13 @@ def run_tool(name: str, *arguments: str, text: str | None = None) -> str:
 
 
 @cache
-def runtime_library(folder: Path) -> list[str]:
-    """What to link for the OpenMP entry points: the built runtime, or its sources compiled here."""
+def runtime_library() -> list[str]:
+    """What to link for the OpenMP entry points: the built runtime, or its sources compiled here, once a process."""
     build = os.environ.get("BUDDY_BUILD_DIR")
     if build and (found := sorted(Path(build).rglob("libbuddy_runtime.a"))):
         return [str(found[0])]
+    folder = Path(tempfile.mkdtemp(prefix="buddy-runtime-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     library = folder / "libruntime.so"
     sources = [str(path) for path in sorted((ROOT / "cpp" / "runtime").glob("*.cpp"))]
     include = f"-I{ROOT / 'cpp' / 'runtime'}"
@@ -124,7 +127,7 @@ class CompiledModule:
         )  # fmt: skip
         # A name of its own: a library that is loaded already would be returned for its path.
         library = Path(tempfile.mkdtemp(dir=folder)) / "module.so"
-        command = ["g++", "-shared", str(folder / "module.o"), *runtime_library(folder.parent), "-lm", "-pthread"]
+        command = ["g++", "-shared", str(folder / "module.o"), *runtime_library(), "-lm", "-pthread"]
         subprocess.run([*command, "-Wl,-z,defs", "-o", str(library)], check=True)
         self._library = ctypes.CDLL(str(library))
 

@@ -28,3 +28,4 @@ install(
   DESTINATION ${share}/cmake
 )
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp" DESTINATION ${share})
+install(FILES "${PROJECT_SOURCE_DIR}/benchmarks/machine-limits.cpp" DESTINATION ${share}/benchmarks)

@@ -26,6 +26,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from buddy_gen.bench.command import bench_command
 from buddy_gen.errors import BuddyError
 from buddy_gen.models.default_model import DEFAULT_MODEL_NAME, default_cache_dir
 
@@ -296,6 +297,9 @@ def run(
         build_model(options, folder, quiet=(folder / PROGRAM).exists(), to_stderr=True)
         program = folder / PROGRAM
     _exec(program, context.args)
+
+
+app.command("bench")(bench_command)
 
 
 @app.command("cmake-dir")

@@ -14,7 +14,7 @@ from mlir import ir
 from mlir.dialects import arith, bufferization, func, memref, scf, tensor
 from torch import fx
 
-from buddy_gen.capture import Cache, CapturedGraph, Input, Parameter, Symbol
+from buddy_gen.capture import Cache, CapturedGraph, Input, Parameter
 from buddy_gen.errors import BuddyError
 from buddy_gen.lowering import Declined, find_rules
 from buddy_gen.lowering.context import CacheSlice, Context, constant_index, element_type, tensor_type
@@ -88,12 +88,17 @@ def report_missing(missing: dict[str, list[str]]) -> BuddyError:
     )
 
 
+def _is_size(node: fx.Node) -> bool:
+    """Whether a node computes a size: its value follows from its symbolic expression, and needs no rule."""
+    return isinstance(node.meta.get("val"), torch.SymInt | int)
+
+
 def check_supported(graphs: Sequence[CapturedGraph], priority: tuple[str, ...]) -> None:
     """Raises one `BuddyError` that names every op of all graphs without a rule."""
     missing: dict[str, list[str]] = {}
     for captured in graphs:
         for node in captured.graph.nodes:
-            if node.op == "call_function" and not find_rules(node.target, priority):
+            if node.op == "call_function" and not _is_size(node) and not find_rules(node.target, priority):
                 missing.setdefault(str(node.target), []).append(source_of(node))
             elif node.op in ("call_module", "call_method", "get_attr"):
                 missing.setdefault(f"{node.op} {node.target}", []).append(source_of(node))
@@ -251,13 +256,13 @@ class _Importer:
     def _value(self, scope: _Scope, node: fx.Node) -> Any:
         if node in scope.values:
             return scope.values[node]
+        if _is_size(node):
+            return scope.ctx.index(scope.ctx.size(node.meta["val"]))
         binding = self.captured.bindings.get(node.name)
         if isinstance(binding, Parameter):
             value: Any = self._parameter(scope, binding.name, constant_index(self.offsets.offset(binding.name)))
         elif isinstance(binding, Cache):
             value = CacheSlice(binding.kind, constant_index(binding.layer))
-        elif isinstance(binding, Symbol):
-            return scope.ctx.index(scope.ctx.size(node.meta["val"]))
         else:
             raise BuddyError(f"'{node.name}' is used before it is made; please report this model")
         scope.values[node] = value
@@ -286,6 +291,8 @@ class _Importer:
     # Ops
 
     def _lower(self, scope: _Scope, node: fx.Node) -> None:
+        if _is_size(node):
+            return
         read = self._value if node.target in _OWN_OPS else self._tensor
         scope.ctx.node = node
         with _location(node):

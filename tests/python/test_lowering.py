@@ -120,6 +120,31 @@ def indexing(table: torch.Tensor, ids: torch.Tensor) -> Results:
     return {"embedding": F.embedding(ids, table), "arange": torch.arange(ids.shape[1]) * 2 + 1}
 
 
+def spellings(x: torch.Tensor) -> Results:
+    """Overloads that Python code rarely reaches."""
+    ops = torch.ops.aten
+    return {
+        "add": ops.add.Scalar(x, 2),
+        "sub": ops.sub.Scalar(x, 2),
+        "mul": ops.mul.Scalar(x, 3),
+        "div": ops.div.Scalar(x, 3),
+        "eq": ops.eq.Scalar(x, 1),
+        "ne": ops.ne.Scalar(x, 1),
+        "lt": ops.lt.Scalar(x, 1),
+        "ge": ops.ge.Scalar(x, 1),
+        "gt": ops.gt.Scalar(x, 1),
+        "le": ops.le.Tensor(x, x * 2),
+        "clone": ops.clone.default(x) * 2,
+        "alias": ops.alias.default(x) + 1,
+        "view": ops._unsafe_view.default(x, [-1]) * 1.5,
+        "reshape": ops.reshape.default(x, [-1]) * 2.5,
+        "full": torch.full((3, 4), 2.5),
+        "scalar": torch.ops.aten.scalar_tensor.default(4.0) * x,
+        "arange": torch.arange(5),
+        "arange start": torch.arange(2, 7),
+    }
+
+
 def casts(x: torch.Tensor, i: torch.Tensor, b: torch.Tensor) -> Results:
     return {
         "float to int": (x * 3).to(torch.int64),
@@ -132,7 +157,6 @@ def casts(x: torch.Tensor, i: torch.Tensor, b: torch.Tensor) -> Results:
         "int with float number": i * 0.5,
         "int division": i / 4,
         "to half": x.to(torch.float16),
-        "to bfloat16": x.to(torch.bfloat16),
         "half arithmetic": x.to(torch.float16) * 2 + 1,
     }
 
@@ -156,6 +180,7 @@ FAMILIES: dict[str, tuple[Callable[..., Results], list[torch.Tensor]]] = {
     "products": (products, _tensors((3, 5, 9), (7, 9), (7,), (3, 9, 4))),
     "products wide": (products, _tensors((2, 13, 64), (48, 64), (48,), (2, 64, 33))),
     "indexing": (indexing, [*_tensors((11, 5)), torch.tensor([[3, 0, 10, 10]])]),
+    "spellings": (spellings, _tensors((4, 6))),
     "casts": (casts, [*_tensors((4, 9)), *_tensors((4, 9), dtype=torch.int64), *[t > 0 for t in _tensors((4, 9))]]),
 }
 

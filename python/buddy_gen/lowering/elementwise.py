@@ -144,8 +144,8 @@ def to_copy(ctx: Context, x: ir.Value, *, dtype: Any = None, **options: Any) -> 
     return ctx.elementwise([x], lambda value: convert(value, target, to_bool=True))
 
 
-@lowering("linalg", aten.clone.default, aten.alias.default, aten.lift_fresh_copy.default, aten.detach.default)
-@lowering("tosa", aten.clone.default, aten.alias.default, aten.lift_fresh_copy.default, aten.detach.default)
+@lowering("linalg", aten.clone.default, aten.alias.default, aten.detach.default)
+@lowering("tosa", aten.clone.default, aten.alias.default, aten.detach.default)
 def same(ctx: Context, x: ir.Value, **options: Any) -> ir.Value:
     """Values are immutable here: a copy is the value itself."""
     return x

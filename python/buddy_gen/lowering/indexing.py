@@ -15,10 +15,9 @@ from buddy_gen.lowering.tosa_values import require_static, reshape
 aten = torch.ops.aten
 
 
-@lowering("linalg", aten.arange.start_step, aten.arange.default, aten.arange.start)
-def arange(ctx: Context, *bounds: Any, **options: Any) -> ir.Value:
+@lowering("linalg", aten.arange.start_step)
+def arange(ctx: Context, start: Any, end: Any, step: Any = 1, **options: Any) -> ir.Value:
     """start, start + step, ... (the number of elements is the node's own size)."""
-    start, step = (0, 1) if len(bounds) == 1 else (bounds[0], bounds[2] if len(bounds) > 2 else 1)
     element = ctx.result_element()
     if isinstance(start, ir.Value) or isinstance(step, ir.Value):
         raise Declined("a symbolic start or step")

@@ -123,7 +123,7 @@ def _flat_view(ctx: Context, value: ir.Value, source: Sequence[Size], target: Se
     return value if len(target) == 1 else _expand(value, [list(range(len(target)))], target)
 
 
-@lowering("linalg", aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+@lowering("linalg", aten.view.default)
 def view(ctx: Context, x: ir.Value, shape: Any) -> ir.Value:
     """The same elements in the order of rows with another shape."""
     return view_as(ctx, x, [ctx.size(size) for size in ctx.operand(0).shape], ctx.result_sizes())
@@ -243,7 +243,7 @@ def expand(ctx: Context, x: ir.Value, size: Any, *, implicit: bool = False) -> i
 # tosa
 
 
-@lowering("tosa", aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+@lowering("tosa", aten.view.default)
 def tosa_view(ctx: Context, x: ir.Value, shape: Any) -> ir.Value:
     """A ``tosa.reshape``, where at most one size is dynamic."""
     sizes = [size if isinstance(size, int) else None for size in ctx.result.shape]

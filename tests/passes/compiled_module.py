@@ -119,7 +119,9 @@ class CompiledModule:
         flags = [f"-mcpu={machine.name}", *([f"-mattr={machine.features}"] if machine.features else [])]
         self.lowered = run_tool("buddy-opt", f"--buddy-lower-to-llvm={options}", text=text)
         (folder / "module.llvm.mlir").write_text(self.lowered, encoding="utf-8")
-        run_tool("mlir-translate", "--mlir-to-llvmir", str(folder / "module.llvm.mlir"), "-o", str(folder / "module.ll"))
+        run_tool(
+            "mlir-translate", "--mlir-to-llvmir", str(folder / "module.llvm.mlir"), "-o", str(folder / "module.ll")
+        )
         run_tool("opt", "-O3", *flags, str(folder / "module.ll"), "-o", str(folder / "module.bc"))
         run_tool(
             "llc", "-O3", *flags, "-filetype=obj", "-relocation-model=pic", str(folder / "module.bc"),
@@ -153,7 +155,11 @@ def _descriptor(array: np.ndarray[Any, Any]) -> ctypes.Structure:
 
     strides = [stride // array.itemsize for stride in array.strides]
     return Descriptor(
-        array.ctypes.data, array.ctypes.data, 0, (ctypes.c_int64 * rank)(*array.shape), (ctypes.c_int64 * rank)(*strides)
+        array.ctypes.data,
+        array.ctypes.data,
+        0,
+        (ctypes.c_int64 * rank)(*array.shape),
+        (ctypes.c_int64 * rank)(*strides),
     )
 
 

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """lit's view of the pass tests.
 
 Tools: ``--param buddy_opt=PATH``, ``--param mlir_bin=DIR``, ``--param llvm_bin=DIR``, or the environment variables
@@ -29,10 +30,10 @@ def _setting(param, variable, default):
 config.name = "passes"  # noqa: F821
 config.test_format = lit.formats.ShTest(execute_external=False)  # noqa: F821
 config.suffixes = [".mlir"]  # noqa: F821
-config.test_source_root = os.path.dirname(__file__)  # noqa: F821
+config.test_source_root = str(Path(__file__).parent)  # noqa: F821
 build = os.environ.get("BUDDY_BUILD_DIR")
 config.test_exec_root = (  # noqa: F821
-    os.path.join(build, "tests", "passes-lit") if build else tempfile.mkdtemp(prefix="buddy-passes-lit-")
+    str(Path(build) / "tests" / "passes-lit") if build else tempfile.mkdtemp(prefix="buddy-passes-lit-")
 )
 
 buddy_opt = _setting("buddy_opt", "BUDDY_OPT", _built_buddy_opt())

@@ -62,7 +62,14 @@ def test_matmul_rows_and_tails(machine: Machine, tmp_path: Path) -> None:
             np.testing.assert_allclose(out, x @ weight.T, atol=2e-5, err_msg=f"{rows} x {k} x {n}")
 
 
-ATTENTION_SHAPES = [(9, 3, 64, "?"), (8, 1, 96, "1"), (4, 4, 12, "?"), (9, 3, 64, "1"), (2, 1, 13, "?"), (14, 2, 8, "1")]
+ATTENTION_SHAPES = [
+    (9, 3, 64, "?"),
+    (8, 1, 96, "1"),
+    (4, 4, 12, "?"),
+    (9, 3, 64, "1"),
+    (2, 1, 13, "?"),
+    (14, 2, 8, "1"),
+]
 
 
 @pytest.mark.parametrize(

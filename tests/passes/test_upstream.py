@@ -49,7 +49,10 @@ module attributes {transform.with_named_sequence} {
 INVOCATIONS = [
     (MATMUL, ["--canonicalize", "--cse"]),
     (MATMUL, ["--mlir-print-op-generic"]),
-    (MATMUL, ["--one-shot-bufferize=bufferize-function-boundaries", "--convert-linalg-to-loops", "--convert-scf-to-cf"]),
+    (
+        MATMUL,
+        ["--one-shot-bufferize=bufferize-function-boundaries", "--convert-linalg-to-loops", "--convert-scf-to-cf"],
+    ),
     (MATMUL, ["--linalg-generalize-named-ops", "--mlir-print-ir-after-all"]),
     (TOSA, ["--pass-pipeline=builtin.module(func.func(tosa-to-linalg-named,tosa-to-linalg))"]),
     (TOSA, ["--tosa-to-linalg-pipeline"]),

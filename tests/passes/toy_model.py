@@ -223,7 +223,8 @@ class Builder:
         weight, kind = self.weight(offset, size, transposed=form != "matmul")
         if form == "tosa":
             lifted = self.emit(
-                f"tensor.expand_shape {weight} [[0, 1], [2]] output_shape [1, {k}, {n}] : {kind} into tensor<1x{k}x{n}xf32>"
+                f"tensor.expand_shape {weight} [[0, 1], [2]] output_shape [1, {k}, {n}] : "
+                f"{kind} into tensor<1x{k}x{n}xf32>"
             )
             zp = self.emit('"tosa.const"() <{values = dense<0.0> : tensor<1xf32>}> : () -> tensor<1xf32>')
             return self.emit(
@@ -248,7 +249,9 @@ class Builder:
     def generic(self, inputs: list[tuple[str, str, str]], out: tuple[str, str], rank: int, body: str) -> str:
         """An elementwise op: inputs are (value, type, map results), the output's map is the identity."""
         dims = ", ".join(f"d{i}" for i in range(rank))
-        maps = ", ".join([*(f"affine_map<({dims}) -> ({m})>" for _, _, m in inputs), f"affine_map<({dims}) -> ({dims})>"])
+        maps = ", ".join(
+            [*(f"affine_map<({dims}) -> ({m})>" for _, _, m in inputs), f"affine_map<({dims}) -> ({dims})>"]
+        )
         iterators = ", ".join(['"parallel"'] * rank)
         names = ", ".join(f"%a{i}: f32" for i in range(len(inputs)))
         values, types = ", ".join(v for v, _, _ in inputs), ", ".join(t for _, t, _ in inputs)
@@ -390,9 +393,10 @@ def toy_module(machine: Machine, shape: Shape, entry: str) -> str:
     embedding, kind = b.weight(offsets["embedding"], (shape.vocab, shape.hidden))
     empty = b.emit(f"tensor.empty({b.size}) : {h}")
     x = b.emit(
-        "linalg.generic {indexing_maps = [affine_map<(d0, d1, d2) -> (d0, d1)>, affine_map<(d0, d1, d2) -> (d0, d1, d2)>], "
-        f'iterator_types = ["parallel", "parallel", "parallel"]}} ins(%ids : tensor<1x{queries}xi64>) outs({empty} : {h}) {{\n'
-        "    ^bb0(%id: i64, %o: f32):\n      %n = arith.index_cast %id : i64 to index\n      %k = linalg.index 2 : index\n"
+        "linalg.generic {indexing_maps = [affine_map<(d0, d1, d2) -> (d0, d1)>, "
+        'affine_map<(d0, d1, d2) -> (d0, d1, d2)>], iterator_types = ["parallel", "parallel", "parallel"]} '
+        f"ins(%ids : tensor<1x{queries}xi64>) outs({empty} : {h}) {{\n    ^bb0(%id: i64, %o: f32):\n"
+        "      %n = arith.index_cast %id : i64 to index\n      %k = linalg.index 2 : index\n"
         f"      %r = tensor.extract {embedding}[%n, %k] : {kind}\n      linalg.yield %r : f32\n  }} -> {h}"
     )
     frequencies, frequency_kind = b.weight(offsets["inv_freq"], (d // 2,))
@@ -420,7 +424,8 @@ def toy_module(machine: Machine, shape: Shape, entry: str) -> str:
         f"  %layers:3 = scf.for %layer = %c0 to {layers} step %c1 iter_args(%hi = {x}, %ki = %k_cache, %vi = %v_cache) "
         f"-> ({h}, {caches}, {caches}) {{\n"
         f"    %n:3 = func.call @layer(%weights, %layer, %hi, %ki, %vi, %position, {tables[0]}, {tables[1]}) : "
-        f"(memref<?xi8>, index, {h}, {caches}, {caches}, index, {table_kind}, {table_kind}) -> ({h}, {caches}, {caches})\n"
+        f"(memref<?xi8>, index, {h}, {caches}, {caches}, index, {table_kind}, {table_kind}) "
+        f"-> ({h}, {caches}, {caches})\n"
         f"    scf.yield %n#0, %n#1, %n#2 : {h}, {caches}, {caches}\n  }}"
     )
     hidden, one = "%layers#0", b
@@ -436,7 +441,8 @@ def toy_module(machine: Machine, shape: Shape, entry: str) -> str:
     logits = one.linear(normed, offsets["embedding"], (shape.vocab, shape.hidden))
     logits_kind = one.rows(shape.vocab)
     result = one.emit(
-        f"bufferization.materialize_in_destination {logits} in %logits : ({logits_kind}, {logits_kind}) -> {logits_kind}"
+        f"bufferization.materialize_in_destination {logits} in %logits : "
+        f"({logits_kind}, {logits_kind}) -> {logits_kind}"
     )
     body = "\n".join(b.lines)
     writable = "{bufferization.writable = true}"
@@ -465,7 +471,8 @@ def toy_reference(weights: Weights, ids: Array) -> Array:
     d, count = shape.head_dim, len(ids)
 
     def norm(x: Array, weight: Array) -> Array:
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
+        scaled: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
+        return scaled
 
     def heads(x: Array, number: int) -> Array:
         return x.reshape(count, number, d).transpose(1, 0, 2)
@@ -475,7 +482,8 @@ def toy_reference(weights: Weights, ids: Array) -> Array:
     cos, sin = np.cos(angles.astype(np.float64)), np.sin(angles.astype(np.float64))
 
     def rope(x: Array) -> Array:
-        return x * cos + np.concatenate([-x[..., d // 2 :], x[..., : d // 2]], -1) * sin
+        turned: Array = x * cos + np.concatenate([-x[..., d // 2 :], x[..., : d // 2]], -1) * sin
+        return turned
 
     x = w["embedding"][ids]
     for layer in range(shape.layers):

@@ -276,12 +276,24 @@ private:
     for (int64_t v = 0; v < group; ++v)
       columns.push_back(vector::LoadOp::create(b, loc, vectorType, contraction.w,
                                                ValueRange{panel, k, constant((first + v) * lanes())}));
+    if (rows > 1)
+      prefetch(panel, k, first);
     for (int64_t r = 0; r < rows; ++r) {
       Value scalar = memref::LoadOp::create(b, loc, contraction.a, ValueRange{add(row, r), k});
       Value broadcast = vector::BroadcastOp::create(b, loc, vectorType, scalar);
       for (int64_t v = 0; v < group; ++v)
         sums[r * group + v] = vector::FMAOp::create(b, loc, broadcast, columns[v], sums[r * group + v]);
     }
+  }
+
+  /// A tile computes for longer than it loads, so that the hardware sees too few loads ahead to hide memory's latency.
+  /// Past the end of a panel this is the next one. (A single row loads fast enough by itself.)
+  void prefetch(Value panel, Value k, int64_t first) {
+    constexpr int64_t distance = 32, lineBytes = 64;
+    int64_t lineElements = std::max<int64_t>(1, lineBytes * 8 / element.getIntOrFloatBitWidth());
+    for (int64_t column = first * lanes(); column < (first + group) * lanes(); column += lineElements)
+      memref::PrefetchOp::create(b, loc, contraction.w, ValueRange{panel, add(k, distance), constant(column)},
+                                 /*isWrite=*/false, /*localityHint=*/3, /*isDataCache=*/true);
   }
 
   void store(ArrayRef<Value> sums, int64_t rows, Value row, Value panel, int64_t first) {

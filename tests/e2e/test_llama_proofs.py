@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from buddy_gen.models.tiny import write_tiny_llama
 from buddy_gen.native import find_tools
 
+pytestmark = pytest.mark.slow
+
 IDS = [5, 9, 41, 3, 77, 60, 2, 2, 18]
 
 

@@ -11,6 +11,8 @@ from compiled_program import AppObjects, Program, build_program, eager_greedy, e
 
 from buddy_gen.models.tiny import write_tiny_llama
 
+pytestmark = pytest.mark.slow
+
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "factor": 8.0,

@@ -13,7 +13,79 @@ using namespace buddy;
 
 //===-- TextModel ---------------------------------------------------------===//
 
-TextModel::TextModel(VocabFile file) : vocab(std::move(file)), added(vocab), preTokenizer(vocab.steps), bpe(vocab) {}
+TextModel::TextModel(VocabFile file)
+    : vocab(std::move(file)), added(vocab), normalizer(vocab), preTokenizer(vocab.steps), sentencePiece(vocab),
+      bpe(vocab, sentencePiece.symbols()), unigram(vocab), wordPiece(vocab) {}
+
+namespace {
+
+/// Encodes the parts of one text, one after the other.
+class Encoder {
+public:
+  Encoder(const TextModel &ofModel, std::vector<std::int32_t> &to) : model(ofModel), ids(to) {}
+
+  /// `part` of `text`, in which no added token is left but the normalised ones. Parts come in order.
+  void encode(std::string_view text, TextPart part, const std::vector<Stretch> &stretches) {
+    const std::string_view stretch = text.substr(part.begin, part.end - part.begin);
+    const bool isFirst = part.begin == 0;
+    if (model.vocab.kind == TokenizerKind::SentencePieceBpe)
+      return model.bpe.encode(model.sentencePiece.apply(stretch), scratch, ids);
+    if (model.vocab.kind == TokenizerKind::SentencePieceUnigram)
+      return model.unigram.encode(model.sentencePiece.apply(stretch), ids);
+    if (model.normalizer.empty() && !model.added.hasNormalized())
+      return encodeNormalized(stretch, isFirst);
+
+    std::vector<Stretch> local = within(part, stretches);
+    TracedText rewritten;
+    std::string_view normalized = stretch;
+    if (!model.normalizer.empty()) {
+      rewritten = model.normalizer.apply(stretch, local.size() > 1 && model.added.hasNormalized());
+      normalized = rewritten.text;
+      for (Stretch &piece : local) {
+        const auto origin = std::lower_bound(rewritten.origins.begin(), rewritten.origins.end(), piece.end);
+        piece.end = static_cast<std::size_t>(origin - rewritten.origins.begin());
+      }
+      local.back().end = normalized.size();
+    }
+    for (const TextPart &piece : model.added.splitNormalized(normalized, local)) {
+      if (piece.id >= 0)
+        ids.push_back(piece.id);
+      else
+        encodeNormalized(normalized.substr(piece.begin, piece.end - piece.begin), isFirst && piece.begin == 0);
+    }
+  }
+
+private:
+  /// The stretches that `part` lies in, as seen from its beginning.
+  std::vector<Stretch> within(TextPart part, const std::vector<Stretch> &stretches) {
+    std::vector<Stretch> local;
+    while (stretches[current].end <= part.begin)
+      ++current;
+    for (std::size_t i = current; local.empty() || stretches[i - 1].end < part.end; ++i)
+      local.push_back({std::min(stretches[i].end, part.end) - part.begin, stretches[i].parseSpecial});
+    return local;
+  }
+
+  void encodeNormalized(std::string_view text, bool isFirst) {
+    storage.clear();
+    model.preTokenizer.split(text, isFirst, pieces, storage);
+    for (const std::string_view piece : pieces) {
+      if (model.vocab.kind == TokenizerKind::WordPiece)
+        model.wordPiece.encode(piece, ids);
+      else
+        model.bpe.encode(piece, scratch, ids);
+    }
+  }
+
+  const TextModel &model;
+  std::vector<std::int32_t> &ids;
+  std::size_t current = 0; // the stretch of the latest part
+  BpeModel::Scratch scratch;
+  std::vector<std::string_view> pieces;
+  std::deque<std::string> storage;
+};
+
+} // namespace
 
 std::vector<std::int32_t> TextModel::encode(std::string_view text, const std::vector<Stretch> &stretches,
                                             bool addSpecial) const {
@@ -22,18 +94,12 @@ std::vector<std::int32_t> TextModel::encode(std::string_view text, const std::ve
   std::vector<std::int32_t> ids;
   if (addSpecial && vocab.addBos)
     ids.push_back(vocab.bos);
-  BpeModel::Scratch scratch;
-  std::vector<std::string_view> pieces;
-  std::deque<std::string> storage;
+  Encoder encoder(*this, ids);
   for (const TextPart &part : added.split(text, stretches)) {
-    if (part.id >= 0) {
+    if (part.id >= 0)
       ids.push_back(part.id);
-      continue;
-    }
-    storage.clear();
-    preTokenizer.split(text.substr(part.begin, part.end - part.begin), pieces, storage);
-    for (const std::string_view piece : pieces)
-      bpe.encode(piece, scratch, ids);
+    else
+      encoder.encode(text, part, stretches);
   }
   if (addSpecial && vocab.addEos)
     ids.push_back(vocab.eos);
@@ -41,14 +107,11 @@ std::vector<std::int32_t> TextModel::encode(std::string_view text, const std::ve
 }
 
 std::string_view TextModel::bytes(std::int32_t id) const {
-  return isInVocabulary(id) ? vocab.token(static_cast<std::size_t>(id)) : std::string_view();
+  return isInVocabulary(id) ? vocab.text(static_cast<std::size_t>(id)) : std::string_view();
 }
 
 bool TextModel::isSpecial(std::int32_t id) const {
-  if (!isInVocabulary(id))
-    return false;
-  const TokenType type = vocab.types[static_cast<std::size_t>(id)];
-  return type == TokenType::Control || type == TokenType::Unknown;
+  return isInVocabulary(id) && (vocab.flags[static_cast<std::size_t>(id)] & TokenIsSkipped);
 }
 
 //===-- Text --------------------------------------------------------------===//
@@ -100,11 +163,11 @@ std::vector<std::int32_t> Text::encode(const std::vector<OwnedSegment> &segments
 }
 
 std::string Text::decode(const std::vector<std::int32_t> &ids, bool skipSpecial) const {
-  std::string bytes;
+  Decoder stream = decoder(skipSpecial);
+  std::string text;
   for (const std::int32_t id : ids)
-    if (!(skipSpecial && model->isSpecial(id)))
-      bytes += model->bytes(id);
-  return replaceInvalidUtf8(bytes);
+    text += stream.push(id);
+  return text + stream.finish();
 }
 
 bool Text::isEnd(std::int32_t id) const {
@@ -132,32 +195,3 @@ bool Text::isSpecial(std::int32_t id) const { return model->isSpecial(id); }
 
 const ChatTemplate *Text::chat() const { return model->vocab.chat ? &*model->vocab.chat : nullptr; }
 const std::string &Text::chatUnavailableReason() const { return model->vocab.chatUnavailableReason; }
-
-//===-- Decoder -----------------------------------------------------------===//
-
-Text::Decoder Text::decoder(bool skipSpecial) const { return Decoder(model, skipSpecial); }
-
-Text::Decoder::Decoder(std::shared_ptr<const TextModel> ofModel, bool leaveOutSpecial)
-    : model(std::move(ofModel)), skipSpecial(leaveOutSpecial) {}
-
-std::string Text::Decoder::push(std::int32_t id) {
-  if (skipSpecial && model->isSpecial(id))
-    return std::string();
-  pending += model->bytes(id);
-  // Only the last three bytes can be the beginning of a character that goes on.
-  std::size_t complete = pending.size();
-  for (std::size_t back = 1; back <= 3 && back <= pending.size(); ++back) {
-    const Utf8Step step = readUtf8(std::string_view(pending).substr(pending.size() - back));
-    if (step.truncated && step.length == back)
-      complete = pending.size() - back;
-  }
-  std::string text = replaceInvalidUtf8(std::string_view(pending).substr(0, complete));
-  pending.erase(0, complete);
-  return text;
-}
-
-std::string Text::Decoder::finish() {
-  std::string text = replaceInvalidUtf8(pending);
-  pending.clear();
-  return text;
-}

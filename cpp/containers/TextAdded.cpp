@@ -111,14 +111,18 @@ const AddedTokens::Entry *AddedTokens::longestAt(const Set &set, std::string_vie
 }
 
 /// The reference's find_matches: an entry that may not match here is passed over with all its text.
-void AddedTokens::find(const Set &set, std::string_view text, TextPart part, const std::vector<Stretch> &stretches,
-                       std::vector<TextPart> &out) {
-  const std::string_view sentence = text.substr(0, part.end);
+std::vector<TextPart> AddedTokens::find(const Set &set, std::string_view text, const std::vector<Stretch> &stretches) {
+  std::vector<TextPart> out;
+  if (set.entries.empty()) {
+    if (!text.empty())
+      out.push_back({0, text.size(), -1});
+    return out;
+  }
   Allowed allowed(stretches);
-  std::size_t pendingFrom = part.begin;
+  std::size_t pendingFrom = 0;
   std::size_t spacesFrom = 0, spacesTo = 0; // a run of spaces that was measured already
-  for (std::size_t position = part.begin; position < part.end;) {
-    const Entry *entry = longestAt(set, sentence, position, allowed);
+  for (std::size_t position = 0; position < text.size();) {
+    const Entry *entry = longestAt(set, text, position, allowed);
     if (!entry) {
       ++position;
       continue;
@@ -128,15 +132,14 @@ void AddedTokens::find(const Set &set, std::string_view text, TextPart part, con
     position = end;
     if (entry->special && !allowed.at(begin).parseSpecial)
       continue;
-    if ((entry->flags & TokenIsSingleWord) &&
-        !standsAlone(sentence.substr(part.begin), begin - part.begin, end - part.begin))
+    if ((entry->flags & TokenIsSingleWord) && !standsAlone(text, begin, end))
       continue;
     if (entry->flags & TokenStripsLeft)
       begin = begin > pendingFrom ? spacesBefore(text, begin, pendingFrom) : pendingFrom;
     if (entry->flags & TokenStripsRight) {
       if (end < spacesFrom || end > spacesTo) {
         spacesFrom = end;
-        spacesTo = spacesAfter(sentence, end);
+        spacesTo = spacesAfter(text, end);
       }
       end = spacesTo;
     }
@@ -145,22 +148,15 @@ void AddedTokens::find(const Set &set, std::string_view text, TextPart part, con
     out.push_back({begin, end, entry->id});
     pendingFrom = end;
   }
-  if (pendingFrom < part.end)
-    out.push_back({pendingFrom, part.end, -1});
+  if (pendingFrom < text.size())
+    out.push_back({pendingFrom, text.size(), -1});
+  return out;
 }
 
 std::vector<TextPart> AddedTokens::split(std::string_view text, const std::vector<Stretch> &stretches) const {
-  std::vector<TextPart> parts, result;
-  if (text.empty())
-    return parts;
-  find(plain, text, {0, text.size(), -1}, stretches, parts);
-  if (normalized.entries.empty())
-    return parts;
-  for (const TextPart &part : parts) {
-    if (part.id >= 0)
-      result.push_back(part);
-    else
-      find(normalized, text, part, stretches, result);
-  }
-  return result;
+  return find(plain, text, stretches);
+}
+
+std::vector<TextPart> AddedTokens::splitNormalized(std::string_view text, const std::vector<Stretch> &stretches) const {
+  return find(normalized, text, stretches);
 }

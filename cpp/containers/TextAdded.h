@@ -35,8 +35,12 @@ public:
   /// Throws VocabDamage naming the token when two are spelled alike.
   explicit AddedTokens(const VocabFile &vocab);
 
-  /// Cuts `text`, whose stretches end at text.size(), into tokens and text between them.
+  /// Cuts `text`, whose stretches end at text.size(), into tokens and text between them: those tokens that are looked
+  /// for before the normalisers, and those that are looked for after them.
   std::vector<TextPart> split(std::string_view text, const std::vector<Stretch> &stretches) const;
+  std::vector<TextPart> splitNormalized(std::string_view text, const std::vector<Stretch> &stretches) const;
+
+  bool hasNormalized() const { return !normalized.entries.empty(); }
 
 private:
   struct Entry {
@@ -54,8 +58,7 @@ private:
 
   static void index(Set &set);
   static const Entry *longestAt(const Set &set, std::string_view text, std::size_t position, Allowed &allowed);
-  static void find(const Set &set, std::string_view text, TextPart part, const std::vector<Stretch> &stretches,
-                   std::vector<TextPart> &out);
+  static std::vector<TextPart> find(const Set &set, std::string_view text, const std::vector<Stretch> &stretches);
 
   Set plain, normalized;
 };

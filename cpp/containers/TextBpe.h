@@ -1,8 +1,9 @@
-//===- TextBpe.h - Byte-level byte pair encoding --------------------------===//
+//===- TextBpe.h - Byte pair encoding -------------------------------------===//
 
 #ifndef BUDDY_TEXTBPE_H
 #define BUDDY_TEXTBPE_H
 
+#include "TextTrie.h"
 #include "VocabFile.h"
 
 #include <array>
@@ -14,20 +15,23 @@
 
 namespace buddy {
 
-/// Turns a pre-token into tokens: its bytes, joined pair by pair, the earliest merge first and of equal ones the
-/// leftmost. O(n log n) for n bytes.
+/// Turns a pre-token into tokens: its bytes or characters, joined pair by pair, the strongest merge first and of equal
+/// ones the leftmost. O(n log n) for n bytes.
 class BpeModel {
 public:
-  /// Throws VocabDamage naming the token when two tokens have the same bytes. Keeps views of `vocab`.
-  explicit BpeModel(const VocabFile &vocab);
+  /// `symbols` are found as a whole and merge with nothing. Throws VocabDamage naming the token when two tokens have
+  /// the same spelling. Keeps both.
+  BpeModel(const VocabFile &file, const Trie &symbols);
+
+  struct Symbol {
+    std::int32_t id; // or gone, or an unknown character
+    std::uint32_t previous, next;
+    std::uint32_t begin, length; // where it stood in the pre-token
+  };
 
   /// Memory that encode reuses from one pre-token to the next. One per thread.
   class Scratch {
     friend class BpeModel;
-    struct Symbol {
-      std::int32_t id; // -1: merged into the one to its left
-      std::uint32_t previous, next;
-    };
     struct Candidate {
       std::uint32_t rank, position;
       std::int32_t result;
@@ -37,6 +41,8 @@ public:
     };
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;
+    std::unordered_map<std::int32_t, std::array<std::int32_t, 2>> unusedParts;
+    std::vector<std::int32_t> pending;
   };
 
   void encode(std::string_view piece, Scratch &scratch, std::vector<std::int32_t> &out) const;
@@ -54,14 +60,26 @@ private:
   std::size_t slotOf(std::uint64_t pair) const;
   const PairMerge *findMerge(std::int32_t left, std::int32_t right) const;
 
-  void fillSymbols(std::string_view piece, std::vector<Scratch::Symbol> &symbols) const;
+  void addToken(const VocabFile &file, std::int32_t id);
+  void addMerges(const VocabFile &file);
+  void fillBytes(std::string_view piece, Scratch &scratch) const;
+  void fillCharacters(std::string_view piece, Scratch &scratch) const;
+  void fillSentencePiece(std::string_view piece, Scratch &scratch) const;
   void propose(Scratch &scratch, std::uint32_t left, std::uint32_t right) const;
+  void mergeAll(Scratch &scratch) const;
+  void collect(std::string_view piece, Scratch &scratch, std::vector<std::int32_t> &out) const;
+  void collectUsed(std::int32_t id, Scratch &scratch, std::vector<std::int32_t> &out) const;
+  std::int32_t characterId(char32_t codePoint) const {
+    return codePoint < characterIds.size() ? characterIds[codePoint] : -1;
+  }
 
+  const VocabFile &vocab;
+  const Trie &userDefined;
   std::vector<PairMerge> table;
   std::array<std::int32_t, 256> byteIds; // -1: the vocabulary has no such token
+  std::vector<std::int32_t> characterIds;
   std::unordered_map<std::string_view, std::int32_t> whole;
-  std::int32_t unknown;
-  bool fuseUnknown;
+  bool hasUnused = false;
 };
 
 } // namespace buddy

@@ -5,7 +5,11 @@
 
 #include "TextAdded.h"
 #include "TextBpe.h"
+#include "TextNormalizer.h"
 #include "TextPreTokenizer.h"
+#include "TextSentencePiece.h"
+#include "TextUnigram.h"
+#include "TextWordPiece.h"
 #include "VocabFile.h"
 
 #include <cstdint>
@@ -28,8 +32,12 @@ struct TextModel {
 
   VocabFile vocab;
   AddedTokens added;
+  Normalizer normalizer;
   PreTokenizer preTokenizer;
+  SentencePieceNormalizer sentencePiece;
   BpeModel bpe;
+  UnigramModel unigram;
+  WordPieceModel wordPiece;
 };
 
 } // namespace buddy

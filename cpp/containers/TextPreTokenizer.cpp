@@ -1,167 +1,168 @@
 //===- TextPreTokenizer.cpp - Cutting text into pre-tokens ----------------===//
-//
-// The patterns are matched by hand, one alternative after the other as the regex has them. Each match reads every
-// character of its piece a bounded number of times, so that a megabyte of spaces costs what a megabyte of prose does.
-// In what follows L, N and S stand for \p{L}, \p{N} and \s.
-//
-//===----------------------------------------------------------------------===//
 
 #include "TextPreTokenizer.h"
+#include "TextPatterns.h"
 #include "UnicodeClasses.h"
 
 #include <cstddef>
-#include <limits>
-#include <utility>
 
 using namespace buddy;
 
 namespace {
 
-constexpr std::uint8_t letterNumberSpace = UnicodeLetter | UnicodeNumber | UnicodeSpace;
-constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+using Pieces = std::vector<std::string_view>;
 
-bool isNewline(char32_t c) { return c == '\r' || c == '\n'; }
+/// Puts down what a separator cuts a text into, as the behaviour has it. Matches come in order, and none is empty.
+class Cutter {
+public:
+  Cutter(std::string_view whole, SplitBehavior how, Pieces &to) : text(whole), behavior(how), out(to) {}
 
-/// The end of the longest run from `begin` of characters whose classes meet (or, if not `included`, miss) `bits`.
-std::size_t runEnd(std::string_view text, std::size_t begin, std::uint8_t bits, bool included,
-                   std::size_t limit = unlimited) {
-  std::size_t end = begin;
-  for (std::size_t n = 0; n < limit && end < text.size(); ++n) {
-    const ClassifiedChar c = classifyNext(text, end);
-    if (c.is(bits) != included)
-      break;
-    end += c.length;
+  void match(std::size_t begin, std::size_t end) {
+    if (begin > done)
+      put(done, begin, false);
+    put(begin, end, true);
+    done = end;
   }
-  return end;
+  void finish() {
+    if (done < text.size())
+      put(done, text.size(), false);
+    flush();
+  }
+
+private:
+  void put(std::size_t begin, std::size_t end, bool matched) {
+    const bool joins = (behavior == SplitBehavior::WithPrevious && matched && !lastMatched) ||
+                       (behavior == SplitBehavior::WithNext && !matched && lastMatched) ||
+                       (behavior == SplitBehavior::Contiguous && matched == lastMatched);
+    if (!joins)
+      flush();
+    if (!(behavior == SplitBehavior::Removed && matched))
+      open = {open.second > open.first ? open.first : begin, end};
+    lastMatched = matched;
+  }
+  void flush() {
+    if (open.second > open.first)
+      out.push_back(text.substr(open.first, open.second - open.first));
+    open = {0, 0};
+  }
+
+  std::string_view text;
+  SplitBehavior behavior;
+  Pieces &out;
+  std::size_t done = 0;
+  std::pair<std::size_t, std::size_t> open{0, 0};
+  bool lastMatched = false;
+};
+
+void cutAtText(std::string_view piece, std::string_view separator, SplitBehavior behavior, Pieces &out) {
+  Cutter cutter(piece, behavior, out);
+  std::size_t from = 0;
+  for (std::size_t at; (at = piece.find(separator, from)) != std::string_view::npos; from = at + separator.size())
+    cutter.match(at, at + separator.size());
+  cutter.finish();
 }
 
-/// 's|'t|'re|'ve|'m|'ll|'d at `begin`, or `begin` itself. (?i:) also takes the long s, U+017F, for an s.
-std::size_t contractionEnd(std::string_view text, std::size_t begin, bool ignoreCase) {
-  if (text[begin] != '\'')
-    return begin;
-  const auto lower = [&](std::size_t i) -> char {
-    const char c = i < text.size() ? text[i] : '\0';
-    return ignoreCase && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  };
-  const char first = lower(begin + 1);
-  const char second = lower(begin + 2);
-  if (first == 's' || first == 't' || first == 'm' || first == 'd')
-    return begin + 2;
-  if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l'))
-    return begin + 3;
-  if (ignoreCase && text.substr(begin + 1, 2) == "\xc5\xbf")
-    return begin + 3;
-  return begin;
-}
-
-/// \s+(?!\S)|\s+ at a space: the run of S, but for its last character when something else follows and something stays.
-std::size_t spacesEnd(std::string_view text, std::size_t begin) {
-  const std::size_t end = runEnd(text, begin, UnicodeSpace, true);
-  if (end == text.size())
-    return end;
-  const std::size_t shorter = end - classifyPrevious(text, end).length;
-  return shorter > begin ? shorter : end;
-}
-
-/// 's|'t|'re|'ve|'m|'ll|'d| ?L+| ?N+| ?[^SLN]+|\s+(?!\S)|\s+
-std::size_t gpt2End(std::string_view text, std::size_t begin) {
-  if (const std::size_t end = contractionEnd(text, begin, false); end > begin)
-    return end;
-  const std::size_t start = text[begin] == ' ' && begin + 1 < text.size() ? begin + 1 : begin;
-  const ClassifiedChar c = classifyNext(text, start);
-  if (c.is(UnicodeSpace))
-    return spacesEnd(text, begin);
-  for (const std::uint8_t bits : {UnicodeLetter, UnicodeNumber})
+/// Cuts at each character of the classes in `bits`.
+void cutAtClass(std::string_view piece, std::uint32_t bits, SplitBehavior behavior, Pieces &out) {
+  Cutter cutter(piece, behavior, out);
+  for (std::size_t i = 0; i < piece.size();) {
+    const ClassifiedChar c = classifyNext(piece, i);
     if (c.is(bits))
-      return runEnd(text, start, bits, true);
-  return runEnd(text, start, letterNumberSpace, false);
-}
-
-/// \s*[\r\n]+ at a space: up to the last newline of the run of S, or `begin` if it has none.
-std::size_t newlinesEnd(std::string_view text, std::size_t begin) {
-  std::size_t lastNewline = begin;
-  for (std::size_t i = begin; i < text.size();) {
-    const ClassifiedChar c = classifyNext(text, i);
-    if (!c.is(UnicodeSpace))
-      break;
+      cutter.match(i, i + c.length);
     i += c.length;
-    if (isNewline(c.codePoint))
-      lastNewline = i;
   }
-  return lastNewline;
+  cutter.finish();
 }
 
-/// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\nLN]?L+|N{1,maxDigits}| ?[^SLN]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-std::size_t llama3End(std::string_view text, std::size_t begin, std::size_t maxDigits) {
-  if (const std::size_t end = contractionEnd(text, begin, true); end > begin)
-    return end;
-  const ClassifiedChar first = classifyNext(text, begin);
-  if (first.is(UnicodeLetter))
-    return runEnd(text, begin, UnicodeLetter, true);
-  if (first.is(UnicodeNumber))
-    return runEnd(text, begin, UnicodeNumber, true, maxDigits);
-
-  const std::size_t next = begin + first.length;
-  const bool hasNext = next < text.size();
-  const ClassifiedChar second = hasNext ? classifyNext(text, next) : first;
-  if (hasNext && !isNewline(first.codePoint) && second.is(UnicodeLetter))
-    return runEnd(text, next, UnicodeLetter, true);
-
-  const bool symbolAfterSpace = first.codePoint == ' ' && hasNext && !second.is(letterNumberSpace);
-  if (symbolAfterSpace || !first.is(UnicodeSpace)) {
-    std::size_t end = runEnd(text, symbolAfterSpace ? next : begin, letterNumberSpace, false);
-    while (end < text.size() && isNewline(static_cast<unsigned char>(text[end])))
-      ++end;
-    return end;
+/// \w+|[^\w\s]+
+void cutIntoWords(std::string_view piece, Pieces &out) {
+  const auto kindAt = [&](std::size_t i) {
+    const ClassifiedChar c = classifyNext(piece, i);
+    return c.is(UnicodeWord) ? 2 : c.is(UnicodeWhitespace) ? 0 : 1;
+  };
+  for (std::size_t begin = 0; begin < piece.size();) {
+    const int kind = kindAt(begin);
+    std::size_t end = begin;
+    while (end < piece.size() && kindAt(end) == kind)
+      end += classifyNext(piece, end).length;
+    if (kind != 0)
+      out.push_back(piece.substr(begin, end - begin));
+    begin = end;
   }
-  if (const std::size_t end = newlinesEnd(text, begin); end > begin)
-    return end;
-  return spacesEnd(text, begin);
 }
 
-/// The end of the piece that `pattern` cuts at `begin`, whether it matches there or is what lies before a match.
-std::size_t patternEnd(SplitPattern pattern, std::string_view text, std::size_t begin) {
-  switch (pattern) {
-  case SplitPattern::Gpt2:
-    return gpt2End(text, begin);
-  case SplitPattern::Llama3:
-    return llama3End(text, begin, 3);
-  case SplitPattern::Qwen2:
-    return llama3End(text, begin, 1);
-  case SplitPattern::NumbersUpTo3:
-    break;
-  }
-  const bool isNumber = classifyNext(text, begin).is(UnicodeNumber);
-  return runEnd(text, begin, UnicodeNumber, isNumber, isNumber ? 3 : unlimited);
+void cutAtWhitespace(std::string_view piece, std::uint32_t how, Pieces &out) {
+  if (how == 0)
+    return cutIntoWords(piece, out);
+  if (how == 1)
+    return cutAtClass(piece, UnicodeWhitespace, SplitBehavior::Removed, out);
+  Pieces words;
+  cutAtClass(piece, UnicodeWhitespace, SplitBehavior::Removed, words);
+  for (const std::string_view word : words)
+    cutAtClass(word, UnicodeBertPunctuation, SplitBehavior::Isolated, out);
 }
 
-/// Digits: each one alone if `individually`, else in runs.
-std::size_t digitsEnd(std::string_view text, std::size_t begin, bool individually) {
-  const bool isDigit = classifyNext(text, begin).is(UnicodeNumeric);
-  return runEnd(text, begin, UnicodeNumeric, isDigit, isDigit && individually ? 1 : unlimited);
+void cutAtMetaspace(std::string_view piece, const PreTokenizerStep &step, bool isFirst, Pieces &out,
+                    std::deque<std::string> &storage) {
+  std::string &replaced = storage.emplace_back();
+  for (const char c : piece) {
+    if (c == ' ')
+      replaced += step.text;
+    else
+      replaced += c;
+  }
+  const bool wantsPrefix =
+      (step.argument & MetaspacePrefixAlways) || ((step.argument & MetaspacePrefixFirst) && isFirst);
+  if (wantsPrefix && std::string_view(replaced).substr(0, step.text.size()) != step.text)
+    replaced.insert(0, step.text);
+  if (step.argument & MetaspaceSplits)
+    cutAtText(replaced, step.text, SplitBehavior::WithNext, out);
+  else
+    out.push_back(replaced);
+}
+
+template <typename EndOf> void cutAtEnds(std::string_view piece, Pieces &out, EndOf endOf) {
+  for (std::size_t begin = 0; begin < piece.size();) {
+    const std::size_t end = endOf(begin);
+    out.push_back(piece.substr(begin, end - begin));
+    begin = end;
+  }
 }
 
 } // namespace
 
 PreTokenizer::PreTokenizer(std::vector<PreTokenizerStep> inOrder) : steps(std::move(inOrder)) {}
 
-void PreTokenizer::split(std::string_view text, std::vector<std::string_view> &pieces,
-                         std::deque<std::string> &storage) const {
+void PreTokenizer::split(std::string_view text, bool isFirst, Pieces &pieces, std::deque<std::string> &storage) const {
   pieces.assign(text.empty() ? 0 : 1, text);
-  std::vector<std::string_view> next;
+  Pieces next;
   for (const PreTokenizerStep &step : steps) {
     next.clear();
     for (const std::string_view piece : pieces) {
-      if (step.kind == StepKind::PrefixSpace) {
+      switch (step.kind) {
+      case StepKind::Digits:
+        cutAtEnds(piece, next, [&](std::size_t begin) { return digitsEnd(piece, begin, step.argument == 1); });
+        break;
+      case StepKind::Pattern:
+        cutAtEnds(piece, next, [&, pattern = static_cast<SplitPattern>(step.argument)](std::size_t begin) {
+          return patternEnd(pattern, piece, begin);
+        });
+        break;
+      case StepKind::PrefixSpace:
         next.push_back(piece.front() == ' ' ? piece : std::string_view(storage.emplace_back(" ").append(piece)));
-        continue;
-      }
-      for (std::size_t begin = 0; begin < piece.size();) {
-        const std::size_t end = step.kind == StepKind::Digits
-                                    ? digitsEnd(piece, begin, step.argument == 1)
-                                    : patternEnd(static_cast<SplitPattern>(step.argument), piece, begin);
-        next.push_back(piece.substr(begin, end - begin));
-        begin = end;
+        break;
+      case StepKind::Text:
+        cutAtText(piece, step.text, static_cast<SplitBehavior>(step.argument), next);
+        break;
+      case StepKind::Punctuation:
+        cutAtClass(piece, UnicodeBertPunctuation, static_cast<SplitBehavior>(step.argument), next);
+        break;
+      case StepKind::Whitespace:
+        cutAtWhitespace(piece, step.argument, next);
+        break;
+      case StepKind::Metaspace:
+        cutAtMetaspace(piece, step, isFirst && piece.data() == text.data(), next, storage);
+        break;
       }
     }
     pieces.swap(next);

@@ -17,8 +17,10 @@ class PreTokenizer {
 public:
   explicit PreTokenizer(std::vector<PreTokenizerStep> inOrder);
 
-  /// Replaces `pieces` by the pre-tokens of `text`. They point into `text` or into `storage`.
-  void split(std::string_view text, std::vector<std::string_view> &pieces, std::deque<std::string> &storage) const;
+  /// Replaces `pieces` by the pre-tokens of `text`. They point into `text` or into `storage`. `isFirst`: nothing stood
+  /// before `text`.
+  void split(std::string_view text, bool isFirst, std::vector<std::string_view> &pieces,
+             std::deque<std::string> &storage) const;
 
 private:
   std::vector<PreTokenizerStep> steps;

@@ -6,43 +6,63 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <vector>
 
 using namespace buddy;
 
 namespace {
 
-constexpr std::uint32_t classRuns[] = {
 #include "UnicodeTables.inc"
+
+/// Class sets by code point, in blocks of 128; a block that is all of one set is shared.
+class ClassTable {
+public:
+  ClassTable() {
+    std::array<std::uint8_t, blockSize> block{};
+    std::size_t run = 0;
+    for (std::size_t begin = 0; begin < codePoints; begin += blockSize) {
+      for (std::size_t i = 0; i < blockSize; ++i) {
+        while (run + 1 < std::size(classRuns) && classRuns[run + 1] >> 8 <= begin + i)
+          ++run;
+        block[i] = static_cast<std::uint8_t>(classRuns[run] & 0xff);
+      }
+      const bool uniform = std::count(block.begin(), block.end(), block[0]) == blockSize;
+      std::uint16_t &shared = uniformBlocks[block[0]];
+      if (!uniform || shared == 0) {
+        const auto index = static_cast<std::uint16_t>(sets.size() / blockSize);
+        sets.insert(sets.end(), block.begin(), block.end());
+        blocks[begin / blockSize] = index;
+        if (uniform)
+          shared = index;
+      } else {
+        blocks[begin / blockSize] = shared;
+      }
+    }
+  }
+
+  std::uint32_t operator[](std::size_t codePoint) const {
+    return classSets[sets[blocks[codePoint / blockSize] * std::size_t{blockSize} + codePoint % blockSize]];
+  }
+
+private:
+  static constexpr std::size_t codePoints = 0x110000;
+  static constexpr int blockSize = 128;
+  std::array<std::uint16_t, codePoints / blockSize> blocks{};
+  std::array<std::uint16_t, 256> uniformBlocks{}; // 0: none yet; block 0, ASCII, is not uniform
+  std::vector<std::uint8_t> sets;
 };
 
-constexpr std::size_t directSize = 256;
-
-/// The classes of the first code points, so that most text never searches.
-constexpr std::array<std::uint8_t, directSize> makeDirect() {
-  std::array<std::uint8_t, directSize> table{};
-  std::size_t run = 0;
-  for (std::size_t codePoint = 0; codePoint < directSize; ++codePoint) {
-    while (classRuns[run + 1] >> 8 <= codePoint)
-      ++run;
-    table[codePoint] = static_cast<std::uint8_t>(classRuns[run] & 0xff);
-  }
+const ClassTable &classTable() {
+  static const ClassTable table;
   return table;
 }
-
-constexpr std::array<std::uint8_t, directSize> direct = makeDirect();
 
 constexpr char32_t replacementCharacter = 0xfffd;
 constexpr std::string_view replacementUtf8 = "\xef\xbf\xbd";
 
 } // namespace
 
-std::uint8_t buddy::unicodeClass(char32_t codePoint) {
-  if (codePoint < directSize)
-    return direct[codePoint];
-  const std::uint32_t key = static_cast<std::uint32_t>(codePoint) << 8 | 0xff;
-  return static_cast<std::uint8_t>(*std::prev(std::upper_bound(std::begin(classRuns), std::end(classRuns), key)) &
-                                   0xff);
-}
+std::uint32_t buddy::unicodeClass(char32_t codePoint) { return classTable()[codePoint]; }
 
 Utf8Step buddy::readUtf8(std::string_view bytes) {
   const auto byteAt = [&](std::size_t i) { return static_cast<std::uint8_t>(bytes[i]); };
@@ -72,7 +92,7 @@ Utf8Step buddy::readUtf8(std::string_view bytes) {
 ClassifiedChar buddy::classifyNext(std::string_view text, std::size_t position) {
   const auto lead = static_cast<std::uint8_t>(text[position]);
   if (lead < 0x80)
-    return {lead, direct[lead], 1};
+    return {lead, unicodeClass(lead), 1};
   const Utf8Step step = readUtf8(text.substr(position, 4));
   if (!step.valid)
     return {replacementCharacter, 0, 1};
@@ -110,4 +130,23 @@ std::string buddy::replaceInvalidUtf8(std::string_view bytes) {
     i += step.length;
   }
   return out;
+}
+
+void buddy::appendUtf8(std::string &out, char32_t codePoint) {
+  const auto put = [&](std::uint32_t byte) { out += static_cast<char>(byte); };
+  const auto code = static_cast<std::uint32_t>(codePoint);
+  if (code < 0x80)
+    return put(code);
+  if (code < 0x800) {
+    put(0xc0 | code >> 6);
+  } else {
+    if (code < 0x10000) {
+      put(0xe0 | code >> 12);
+    } else {
+      put(0xf0 | code >> 18);
+      put(0x80 | (code >> 12 & 0x3f));
+    }
+    put(0x80 | (code >> 6 & 0x3f));
+  }
+  put(0x80 | (code & 0x3f));
 }

@@ -5,17 +5,30 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace buddy {
 
-/// Bits as in UnicodeTables.inc.
-enum UnicodeClass : std::uint8_t {
-  UnicodeLetter = 1,  // \p{L} of the pre-tokenizers' regex engine
-  UnicodeNumber = 2,  // \p{N} of the same
-  UnicodeSpace = 4,   // \s
-  UnicodeNumeric = 8, // what the Digits pre-tokenizer isolates: a newer table than \p{N}'s
-  UnicodeWord = 16    // \w around added tokens
+/// Bits as in UnicodeTables.inc. They follow several versions of Unicode: those of the libraries that ask for them.
+enum UnicodeClass : std::uint32_t {
+  UnicodeLetter = 1,             // \p{L} of the pre-tokenizers' regex engine
+  UnicodeNumber = 2,             // \p{N} of the same
+  UnicodeSpace = 4,              // \s
+  UnicodeNumeric = 8,            // what the Digits pre-tokenizer isolates: a newer table than \p{N}'s
+  UnicodeWord = 16,              // \w around added tokens and in the Whitespace pre-tokenizer
+  UnicodeUpper = 32,             // \p{Lu}, \p{Lt}
+  UnicodeLower = 64,             // \p{Ll}
+  UnicodeMark = 128,             // \p{M}
+  UnicodePunctuation = 256,      // \p{P}
+  UnicodeSymbol = 512,           // \p{S}
+  UnicodeBertPunctuation = 1024, // what the Punctuation and BERT's pre-tokenizers isolate
+  UnicodeWhitespace = 2048,      // Rust's char::is_whitespace
+  UnicodeBertRemoved = 4096,     // what BERT's clean_text removes
+  UnicodeBertSpace = 8192,       // what it turns into a space
+  UnicodeBertAccent = 16384,     // what BERT's strip_accents removes
+  UnicodeAccent = 32768,         // what StripAccents removes
+  UnicodeChinese = 65536         // what BERT puts spaces around
 };
 
 /// What stands at the beginning of some bytes.
@@ -29,15 +42,18 @@ struct Utf8Step {
 /// Reads one character of `bytes`, which must not be empty.
 Utf8Step readUtf8(std::string_view bytes);
 
+/// Appends a code point that is not a surrogate.
+void appendUtf8(std::string &out, char32_t codePoint);
+
 /// UnicodeClass bits of a code point.
-std::uint8_t unicodeClass(char32_t codePoint);
+std::uint32_t unicodeClass(char32_t codePoint);
 
 /// One character as pre-tokenizers see it. A byte that is not part of a character counts as a symbol of its own.
 struct ClassifiedChar {
   char32_t codePoint;
-  std::uint8_t classes;
+  std::uint32_t classes;
   std::size_t length;
-  bool is(std::uint8_t bits) const { return (classes & bits) != 0; }
+  bool is(std::uint32_t bits) const { return (classes & bits) != 0; }
 };
 ClassifiedChar classifyNext(std::string_view text, std::size_t position);
 

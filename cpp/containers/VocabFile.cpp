@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fcntl.h>
 #include <initializer_list>
@@ -28,8 +29,7 @@ using namespace buddy;
 namespace {
 
 constexpr std::string_view magic = "BUDDYVOC";
-constexpr std::uint32_t formatVersion = 1;
-constexpr std::uint32_t byteLevelBpe = 1;
+constexpr std::uint32_t formatVersion = 2;
 constexpr std::size_t checkedFrom = 16; // magic, version and checksum stand before it
 constexpr std::size_t sectionRecordSize = 24;
 
@@ -118,13 +118,21 @@ void checkId(const VocabFile &vocab, std::int64_t id, const char *what) {
                       std::to_string(vocab.tokenCount()) + " tokens");
 }
 
+StringPool readPool(VocabReader &reader, std::size_t count, const char *what) {
+  StringPool pool;
+  pool.offsets.resize(count + 1);
+  for (std::uint32_t &offset : pool.offsets)
+    offset = reader.u32();
+  if (pool.offsets[0] != 0 || !std::is_sorted(pool.offsets.begin(), pool.offsets.end()))
+    throw VocabDamage(std::string(what) + " offsets are not in order");
+  return pool;
+}
+
 void readTokens(VocabReader reader, VocabFile &vocab) {
   const std::uint32_t count = reader.count(6); // an offset, a type, flags
   if (count == 0 || count > static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max()))
     throw VocabDamage("its number of tokens, " + std::to_string(count) + ", is out of range");
-  vocab.offsets.resize(std::size_t{count} + 1);
-  for (std::uint32_t &offset : vocab.offsets)
-    offset = reader.u32();
+  vocab.spellings = readPool(reader, count, "its tokens'");
   vocab.types.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::uint8_t type = reader.u8();
@@ -134,17 +142,46 @@ void readTokens(VocabReader reader, VocabFile &vocab) {
   }
   const std::string_view flags = reader.take(count);
   vocab.flags.assign(flags.begin(), flags.end());
-  if (vocab.offsets[0] != 0 || !std::is_sorted(vocab.offsets.begin(), vocab.offsets.end()))
-    throw VocabDamage("its tokens' offsets are not in order");
-  vocab.pool = std::string(reader.take(vocab.offsets.back()));
+  vocab.spellings.bytes = std::string(reader.take(vocab.spellings.offsets.back()));
+  reader.finish();
+}
+
+/// None, or one string for each token.
+StringPool readTexts(VocabReader reader, const VocabFile &vocab, const char *name) {
+  StringPool pool;
+  const std::uint32_t count = reader.count(4);
+  if (count != 0 && count != vocab.tokenCount())
+    throw VocabDamage(std::string("its section ") + name + " is not for " + std::to_string(vocab.tokenCount()) +
+                      " tokens");
+  if (count != 0) {
+    pool = readPool(reader, count, "its texts'");
+    pool.bytes = std::string(reader.take(pool.offsets.back()));
+  }
+  reader.finish();
+  return pool;
+}
+
+void readScores(VocabReader reader, VocabFile &vocab) {
+  const std::uint32_t count = reader.count(4);
+  const bool needed = vocab.kind == TokenizerKind::SentencePieceUnigram;
+  if (count != (needed ? vocab.tokenCount() : 0))
+    throw VocabDamage("its number of scores, " + std::to_string(count) + ", does not fit its tokens");
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint32_t bits = reader.u32();
+    float score = 0;
+    std::memcpy(&score, &bits, sizeof score);
+    if (!std::isfinite(score))
+      throw VocabDamage("the score of token " + std::to_string(i) + " is not a number");
+    vocab.scores.push_back(score);
+  }
   reader.finish();
 }
 
 void readMerges(VocabReader reader, VocabFile &vocab) {
-  const std::uint32_t count = reader.count(12);
+  const std::uint32_t count = reader.count(16);
   vocab.merges.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
-    const Merge merge{reader.i32(), reader.i32(), reader.i32()};
+    const Merge merge{reader.i32(), reader.i32(), reader.i32(), reader.u32()};
     for (const std::int32_t id : {merge.left, merge.right, merge.result})
       checkId(vocab, id, "a merge's token");
     const std::string_view left = vocab.token(static_cast<std::size_t>(merge.left));
@@ -173,27 +210,85 @@ void readAdded(VocabReader reader, VocabFile &vocab) {
   reader.finish();
 }
 
+bool isKnownStep(const PreTokenizerStep &step) {
+  const auto atMost = [&](auto last) { return step.argument <= static_cast<std::uint32_t>(last); };
+  switch (step.kind) {
+  case StepKind::Digits:
+    return atMost(1);
+  case StepKind::Pattern:
+    return step.argument >= 1 && atMost(SplitPattern::DeepSeekV3);
+  case StepKind::PrefixSpace:
+    return atMost(0);
+  case StepKind::Text:
+    return atMost(SplitBehavior::Contiguous) && !step.text.empty();
+  case StepKind::Punctuation:
+    return atMost(SplitBehavior::Contiguous);
+  case StepKind::Whitespace:
+    return atMost(2);
+  case StepKind::Metaspace:
+    return atMost(7) && !step.text.empty();
+  }
+  return false;
+}
+
 void readSteps(VocabReader reader, VocabFile &vocab) {
-  const std::uint32_t count = reader.count(8);
+  const std::uint32_t count = reader.count(12);
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::uint32_t kind = reader.u32();
     const std::uint32_t argument = reader.u32();
-    const auto maxPattern = static_cast<std::uint32_t>(SplitPattern::NumbersUpTo3);
-    const bool known =
-        (kind == static_cast<std::uint32_t>(StepKind::Digits) && argument <= 1) ||
-        (kind == static_cast<std::uint32_t>(StepKind::Pattern) && argument >= 1 && argument <= maxPattern) ||
-        (kind == static_cast<std::uint32_t>(StepKind::PrefixSpace) && argument == 0);
-    if (!known)
+    vocab.steps.push_back({static_cast<StepKind>(kind), argument, reader.string()});
+    if (!isKnownStep(vocab.steps.back()))
       throw VocabDamage("its pre-tokenizer step (" + std::to_string(kind) + ", " + std::to_string(argument) +
                         ") is unknown");
-    vocab.steps.push_back({static_cast<StepKind>(kind), argument});
   }
   reader.finish();
 }
 
-void readNormalizers(VocabReader reader) {
-  if (reader.u32() != 0)
-    throw VocabDamage("it asks for a normaliser that this program does not know");
+void readNormalizers(VocabReader reader, VocabFile &vocab) {
+  const std::uint32_t count = reader.count(16);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint32_t kind = reader.u32();
+    const std::uint32_t argument = reader.u32();
+    NormalizerStep step{static_cast<NormalizerKind>(kind), argument, reader.string(), reader.string()};
+    const bool replaces = step.kind == NormalizerKind::Replace;
+    if (kind < 1 || kind > static_cast<std::uint32_t>(NormalizerKind::Bert) || argument > 15 ||
+        (replaces && step.text.empty()))
+      throw VocabDamage("it asks for the normaliser (" + std::to_string(kind) + ", " + std::to_string(argument) +
+                        "), which this program does not know");
+    vocab.normalizers.push_back(std::move(step));
+  }
+  reader.finish();
+}
+
+/// A word of 1 add a dummy prefix, 2 remove extra spaces, 4 escape spaces, 8 space as a suffix; the charsmap.
+void readRules(VocabReader reader, VocabFile &vocab) {
+  const std::uint32_t bits = reader.u32();
+  if (bits > 15)
+    throw VocabDamage("its SentencePiece rules are unknown to this program");
+  SentencePieceRules &rules = vocab.rules;
+  rules.addDummyPrefix = bits & 1;
+  rules.removeExtraSpaces = bits & 2;
+  rules.escapeSpaces = bits & 4;
+  rules.spaceAsSuffix = bits & 8;
+  const std::uint32_t units = reader.count(4);
+  rules.charsmapUnits.reserve(units);
+  for (std::uint32_t i = 0; i < units; ++i)
+    rules.charsmapUnits.push_back(reader.u32());
+  rules.charsmapTexts = reader.string();
+  if (units != 0 && (rules.charsmapTexts.empty() || rules.charsmapTexts.back() != '\0'))
+    throw VocabDamage("its charsmap's texts do not end");
+  reader.finish();
+}
+
+void readDecoding(VocabReader reader, VocabFile &vocab) {
+  const std::uint32_t style = reader.u32();
+  vocab.decodeStyle = static_cast<DecodeStyle>(style);
+  vocab.decodeArgument = reader.u32();
+  if (style < 1 || style > 4 || vocab.decodeArgument > 2)
+    throw VocabDamage("its way of decoding (" + std::to_string(style) + ", " + std::to_string(vocab.decodeArgument) +
+                      ") is unknown");
+  if (vocab.decodeStyle == DecodeStyle::FirstDiffers && vocab.firstTexts.empty())
+    throw VocabDamage("its section FIRST is empty");
   reader.finish();
 }
 
@@ -202,15 +297,21 @@ void readSettings(VocabReader reader, VocabFile &vocab) {
   vocab.eos = reader.i32();
   vocab.unknown = reader.i32();
   const std::uint32_t settings = reader.u32();
-  if (settings > 15)
+  if (settings > 31)
     throw VocabDamage("its settings are unknown to this program");
   vocab.addBos = settings & 1;
   vocab.addEos = settings & 2;
   vocab.ignoreMerges = settings & 4;
   vocab.fuseUnknown = settings & 8;
+  vocab.byteFallback = settings & 16;
+  vocab.maxWordChars = reader.u32();
+  vocab.continuingPrefix = reader.string();
   for (const std::int32_t id : {vocab.bos, vocab.eos, vocab.unknown})
     if (id != -1)
       checkId(vocab, id, "the special token");
+  if (vocab.unknown < 0 && (vocab.kind == TokenizerKind::SentencePieceBpe || vocab.kind == TokenizerKind::WordPiece ||
+                            vocab.kind == TokenizerKind::SentencePieceUnigram))
+    throw VocabDamage("it names no unknown token");
   if ((vocab.addBos && vocab.bos < 0) || (vocab.addEos && vocab.eos < 0))
     throw VocabDamage("it asks for a BOS or EOS that it does not name");
   const std::uint32_t count = reader.count(4);
@@ -280,10 +381,12 @@ VocabFile parse(std::string_view file) {
   if (header.u64() != file.size())
     throw VocabDamage("its size is not what its header says");
   const std::uint32_t kind = header.u32();
-  if (kind != byteLevelBpe)
+  if (kind < static_cast<std::uint32_t>(TokenizerKind::ByteLevelBpe) ||
+      kind > static_cast<std::uint32_t>(TokenizerKind::CharacterBpe))
     throw VocabDamage("its tokenizer is of kind " + std::to_string(kind) + ", which this program does not know");
   const std::uint32_t sectionCount = header.u32();
   VocabFile vocab{};
+  vocab.kind = static_cast<TokenizerKind>(kind);
   vocab.abi = std::string(header.take(64));
   vocab.modelId = std::string(header.take(64));
   if (!isHash(vocab.abi) || !isHash(vocab.modelId))
@@ -309,10 +412,15 @@ VocabFile parse(std::string_view file) {
     return VocabReader(found->second, name);
   };
   readTokens(section("TOKENS"), vocab);
+  vocab.texts = readTexts(section("TEXTS"), vocab, "TEXTS");
+  vocab.firstTexts = readTexts(section("FIRST"), vocab, "FIRST");
+  readScores(section("SCORES"), vocab);
   readMerges(section("MERGES"), vocab);
   readAdded(section("ADDED"), vocab);
   readSteps(section("STEPS"), vocab);
-  readNormalizers(section("NORMAL"));
+  readNormalizers(section("NORMAL"), vocab);
+  readRules(section("SPRULES"), vocab);
+  readDecoding(section("DECODE"), vocab);
   readSettings(section("SETTINGS"), vocab);
   readChat(section("CHAT"), vocab);
   return vocab;

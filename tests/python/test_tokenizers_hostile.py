@@ -130,11 +130,16 @@ def _section(content: bytes, tag: bytes) -> tuple[int, int]:
         (b"ADDED", 8, 0, "has no spelling"),
         (b"ADDED", 8, 0xFFFFFFF0, "ends too early"),
         (b"STEPS", 4, 9, "pre-tokenizer step (9, 2) is unknown"),
-        (b"NORMAL", 0, 1, "normaliser"),
+        (b"NORMAL", 0, 1, "do not fit"),
+        (b"SPRULES", 0, 16, "SentencePiece rules"),
+        (b"DECODE", 0, 5, "way of decoding (5, 0)"),
+        (b"DECODE", 0, 4, "FIRST is empty"),
+        (b"TEXTS", 0, 1, "do not fit"),
+        (b"SCORES", 0, 1, "do not fit"),
         (b"SETTINGS", 0, 5000, "special token 5000 is not"),
         (b"SETTINGS", 0, 0xFFFFFFFF, "BOS or EOS"),
-        (b"SETTINGS", 12, 16, "settings are unknown"),
-        (b"SETTINGS", 20, 5000, "end token 5000 is not"),
+        (b"SETTINGS", 12, 32, "settings are unknown"),
+        (b"SETTINGS", 28, 5000, "end token 5000 is not"),
         (b"CHAT", 0, 7, "CHAT has the flag 7"),
     ],
 )
@@ -149,10 +154,10 @@ def test_each_rule_names_what_is_wrong(
 
 def test_header_rules(tool: TextTool, good: bytes, tmp_path: Path) -> None:
     path = tmp_path / "t.vocab"
-    newer = good[:8] + struct.pack("<I", 2) + good[12:]
-    assert "format version 2, this program reads version 1" in (_load(tool, path, newer) or "")
-    kind = good[:24] + struct.pack("<I", 3) + good[28:]
-    assert "kind 3" in (_load(tool, path, _with_checksum(kind)) or "")
+    newer = good[:8] + struct.pack("<I", 3) + good[12:]
+    assert "format version 3, this program reads version 2" in (_load(tool, path, newer) or "")
+    kind = good[:24] + struct.pack("<I", 9) + good[28:]
+    assert "kind 9" in (_load(tool, path, _with_checksum(kind)) or "")
     hashes = good[:32] + b"X" + good[33:]
     assert "hexadecimal" in (_load(tool, path, _with_checksum(hashes)) or "")
     assert "not a vocabulary file" in (_load(tool, path, b"GGUF" + good) or "")

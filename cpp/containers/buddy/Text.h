@@ -42,7 +42,8 @@ public:
 
   /// Token ids of `text`. `addSpecial` adds BOS and EOS as the model's own settings ask for. Special tokens spelled in
   /// the text are parsed only if `parseSpecial`; user-defined tokens always are, as the reference does.
-  /// Bytes that are not UTF-8 are kept as bytes. Throws Error only for a text of 2 GiB or more.
+  /// Bytes that are not UTF-8 are kept as bytes where the tokenizer has tokens for bytes; SentencePiece and BERT read
+  /// them as U+FFFD. Throws Error only for a text of 2 GiB or more.
   std::vector<std::int32_t> encode(std::string_view text, bool addSpecial, bool parseSpecial) const;
 
   /// The same for the segments' joined text: ordinary text runs on from one segment to the next, special spellings
@@ -50,7 +51,8 @@ public:
   std::vector<std::int32_t> encode(const std::vector<Segment> &segments, bool addSpecial) const;
   std::vector<std::int32_t> encode(const std::vector<OwnedSegment> &segments, bool addSpecial) const;
 
-  /// The text of `ids`, with U+FFFD for each ill-formed part. Ids outside the vocabulary have no text.
+  /// The text of `ids`, with U+FFFD for what is ill-formed, as the model's reference has it. Ids outside the
+  /// vocabulary have no text.
   std::string decode(const std::vector<std::int32_t> &ids, bool skipSpecial) const;
 
   /// Decodes one token at a time and never gives half a character. All that push and finish returned, joined, is
@@ -65,8 +67,12 @@ public:
   private:
     friend class Text;
     Decoder(std::shared_ptr<const TextModel> ofModel, bool leaveOutSpecial);
+    std::string pushPiece(std::int32_t id, bool isByte, bool skipped);
+    std::string withoutFirstSpace(std::string text);
+
     std::shared_ptr<const TextModel> model;
-    std::string pending; // at most 3 bytes: the beginning of a character
+    std::string pending; // the beginning of a character, or a run of bytes that is text only as a whole
+    bool atStart = true; // no text yet
     bool skipSpecial;
   };
   Decoder decoder(bool skipSpecial) const;
@@ -83,7 +89,7 @@ public:
 
   /// The bytes that a token decodes to; empty for an id outside the vocabulary.
   std::string_view tokenBytes(std::int32_t id) const;
-  /// True for control tokens, which skipSpecial leaves out.
+  /// True for what skipSpecial leaves out.
   bool isSpecial(std::int32_t id) const;
 
   /// The chat template, or null with a reason.

@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from buddy_gen.errors import BuddyError
+from buddy_gen.tokenizers.sentencepiece_model import PieceModel, check_charsmap, spec_of_pieces
 from buddy_gen.tokenizers.spec import (
     AddedToken,
+    NormalizerKind,
+    NormalizerStep,
+    SentencePieceRules,
     SplitPattern,
     Step,
     StepKind,
@@ -33,13 +37,20 @@ class _PreTokenizer:
     steps: tuple[Step, ...]
     ignore_merges: bool = False
     add_bos: bool = False  # when the file does not say
+    normalizers: tuple[NormalizerStep, ...] = ()
 
 
 _GPT2 = Step(StepKind.PATTERN, SplitPattern.GPT2)
 _DIGITS_THEN_GPT2 = _PreTokenizer((Step(StepKind.DIGITS, 1), _GPT2))
+_PATTERN_ONLY = {
+    pattern: (Step(StepKind.PATTERN, pattern),)
+    for pattern in (SplitPattern.QWEN2, SplitPattern.O200K, SplitPattern.TEKKEN)
+}
 _LLAMA3 = _PreTokenizer((Step(StepKind.PATTERN, SplitPattern.LLAMA3),), ignore_merges=True, add_bos=True)
 
-# Only kinds whose models have no normaliser: a GGUF does not hold one, so what needs it can't be exact from here.
+_DEEPSEEK_V3 = (SplitPattern.NUMBERS_UP_TO_3, SplitPattern.CJK_RUNS, SplitPattern.DEEPSEEK_V3)
+
+# A GGUF holds no normaliser: where the models of a kind have one, it stands here.
 _PRE_TOKENIZERS = {
     "gpt-2": _PreTokenizer((_GPT2,)),
     "smollm": _DIGITS_THEN_GPT2,
@@ -47,7 +58,12 @@ _PRE_TOKENIZERS = {
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
+    "qwen2": _PreTokenizer(_PATTERN_ONLY[SplitPattern.QWEN2], normalizers=(NormalizerStep(NormalizerKind.NFC),)),
+    "deepseek-v3": _PreTokenizer(tuple(Step(StepKind.PATTERN, pattern) for pattern in _DEEPSEEK_V3)),
+    "tekken": _PreTokenizer(_PATTERN_ONLY[SplitPattern.TEKKEN], ignore_merges=True, add_bos=True),
+    "gpt-4o": _PreTokenizer(_PATTERN_ONLY[SplitPattern.O200K], ignore_merges=True),
 }
+_PIECE_MODELS = {"llama": TokenizerKind.SENTENCEPIECE_BPE, "t5": TokenizerKind.SENTENCEPIECE_UNIGRAM}
 _SPECIAL_NAMES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
@@ -62,6 +78,8 @@ def read_gguf_tokenizer(path: Path) -> TokenizerSpec:
 
 def tokenizer_from_gguf_metadata(metadata: Mapping[str, Any], source: str) -> TokenizerSpec:
     """The tokenizer that a GGUF's `metadata` holds; `source` names the file in messages."""
+    if metadata.get(f"{_KEY}model") in _PIECE_MODELS:
+        return _piece_tokenizer(metadata, _PIECE_MODELS[metadata[f"{_KEY}model"]], source)
     pre = _pre_tokenizer(metadata, source)
     contents = _list(metadata, "tokens", str, source)
     kinds = _token_types(metadata, len(contents), source)
@@ -83,6 +101,7 @@ def tokenizer_from_gguf_metadata(metadata: Mapping[str, Any], source: str) -> To
     return TokenizerSpec(
         kind=TokenizerKind.BYTE_LEVEL_BPE,
         steps=pre.steps,
+        normalizers=pre.normalizers,
         bos_id=ids["bos"],
         eos_id=ids["eos"],
         # Not unknown_token_id: byte-level BPE never uses it, neither in llama.cpp nor in the models' own files.
@@ -96,13 +115,49 @@ def tokenizer_from_gguf_metadata(metadata: Mapping[str, Any], source: str) -> To
     )
 
 
+def _piece_tokenizer(metadata: Mapping[str, Any], kind: TokenizerKind, source: str) -> TokenizerSpec:
+    """A SentencePiece model. Where the file does not say how it normalises, LLaMA's rules hold, or T5's."""
+    pieces = _list(metadata, "tokens", str, source)
+    types = _token_types(metadata, len(pieces), source)
+    scores = _list(metadata, "scores", float, source)
+    if len(scores) != len(pieces):
+        raise BuddyError(f"{source}: there are {len(pieces)} tokens but {len(scores)} scores.")
+    charsmap = metadata.get(f"{_KEY}precompiled_charsmap", b"")
+    ids = {name: _id(metadata, f"{name}_token_id", len(pieces), source) for name in _SPECIAL_NAMES}
+    ends = (_id(metadata, key, len(pieces), source) for key in _END_KEYS)
+    is_bpe = kind == TokenizerKind.SENTENCEPIECE_BPE
+    model = PieceModel(
+        kind=kind,
+        pieces=pieces,
+        scores=scores,
+        types=types,
+        byte_fallback=TokenType.BYTE in types,
+        rules=SentencePieceRules(
+            add_dummy_prefix=_flag(metadata, "add_space_prefix", True, source),
+            remove_extra_spaces=_flag(metadata, "remove_extra_whitespaces", not is_bpe, source),
+            escape_spaces=True,
+            charsmap=check_charsmap(bytes(charsmap), source),
+        ),
+    )
+    return spec_of_pieces(
+        model,
+        source,
+        bos_id=ids["bos"],
+        eos_id=ids["eos"],
+        add_bos=_flag(metadata, "add_bos_token", is_bpe, source) and ids["bos"] is not None,
+        add_eos=_flag(metadata, "add_eos_token", not is_bpe, source) and ids["eos"] is not None,
+        end_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
+        special_tokens={_SPECIAL_NAMES[name]: pieces[token] for name, token in ids.items() if token is not None},
+    )
+
+
 def _pre_tokenizer(metadata: Mapping[str, Any], source: str) -> _PreTokenizer:
     model = metadata.get(f"{_KEY}model")
     if model is None:
         raise BuddyError(f"{source} holds no tokenizer.")
     if model != "gpt2":
         raise UnsupportedTokenizerError(
-            f"{source}: tokenizers of the kind {model!r} are not supported yet, only 'gpt2'."
+            f"{source}: tokenizers of the kind {model!r} are not supported, only 'gpt2', 'llama' and 't5'."
         )
     name = metadata.get(f"{_KEY}pre")
     if not isinstance(name, str) or name not in _PRE_TOKENIZERS:

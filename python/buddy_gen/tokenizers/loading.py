@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from buddy_gen.models.huggingface import read_json
 from buddy_gen.tokenizers.chat import ChatTemplate, ChatTemplateError, reduce_chat_template
 from buddy_gen.tokenizers.gguf_tokenizer import read_gguf_tokenizer
+from buddy_gen.tokenizers.sentencepiece_model import read_sentencepiece_model
 from buddy_gen.tokenizers.spec import TokenizerSpec, UnsupportedTokenizerError
 from buddy_gen.tokenizers.tokenizer_json import read_tokenizer_json
 from buddy_gen.tokenizers.vocab_file import NO_TEMPLATE
@@ -24,6 +25,10 @@ class _Files(Protocol):
     def gguf(self) -> Path | None: ...
     @property
     def tokenizer_json(self) -> Path | None: ...
+    @property
+    def tokenizer_model(self) -> Path | None: ...
+    @property
+    def added_tokens(self) -> Path | None: ...
     @property
     def tokenizer_config(self) -> Path | None: ...
     @property
@@ -61,20 +66,30 @@ def load_tokenizer_spec(description: _Description) -> TokenizerSpec:
     if files.gguf is not None:
         spec = read_gguf_tokenizer(files.gguf)
         return replace(spec, end_ids=_union(description.eos_token_ids, spec.end_ids))
-    if files.tokenizer_json is None:
-        raise UnsupportedTokenizerError(
-            f"The model {description.name} has a SentencePiece tokenizer (tokenizer.model) only, which is not "
-            "supported yet."
-        )
     settings: dict[str, Any] = {}
     for path in (files.special_tokens_map, files.tokenizer_config):
         if path is not None:
             settings |= {key: value for key, value in read_json(path).items() if value is not None}
     if description.add_bos is not None:
         settings["add_bos_token"] = description.add_bos
-    return read_tokenizer_json(
-        files.tokenizer_json, settings=settings, end_ids=description.eos_token_ids, bos_id=description.bos_token_id
-    )
+    known: dict[str, Any] = {
+        "settings": settings,
+        "end_ids": description.eos_token_ids,
+        "bos_id": description.bos_token_id,
+    }
+    if files.tokenizer_json is not None:
+        return read_tokenizer_json(files.tokenizer_json, **known)
+    if files.tokenizer_model is None:
+        raise UnsupportedTokenizerError(f"The model {description.name} has no tokenizer that is known.")
+    spec = read_sentencepiece_model(files.tokenizer_model, **known)
+    if files.added_tokens is not None and (added := read_json(files.added_tokens)):
+        for content, index in added.items():
+            if not (type(index) is int and 0 <= index < len(spec.tokens) and spec.tokens[index] == content.encode()):
+                raise UnsupportedTokenizerError(
+                    f"{files.added_tokens}: the token {content!r} is not in {files.tokenizer_model.name}; tokens added "
+                    "to a SentencePiece model are supported in a tokenizer.json only."
+                )
+    return spec
 
 
 def load_chat_template(description: _Description, spec: TokenizerSpec) -> tuple[ChatTemplate | None, str]:

@@ -10,6 +10,10 @@ from buddy_gen.errors import BuddyError
 
 __all__ = [
     "AddedToken",
+    "DecodeStyle",
+    "NormalizerKind",
+    "NormalizerStep",
+    "SentencePieceRules",
     "SplitPattern",
     "Step",
     "StepKind",
@@ -19,6 +23,8 @@ __all__ = [
     "UnsupportedTokenizerError",
     "byte_level_bpe",
     "byte_level_bytes",
+    "contents_of",
+    "resolve_merges",
 ]
 
 
@@ -27,12 +33,14 @@ class UnsupportedTokenizerError(BuddyError):
 
 
 class TokenizerKind(IntEnum):
-    """Numbers as in the file. Only byte-level BPE exists so far."""
+    """Numbers as in the file."""
 
     BYTE_LEVEL_BPE = 1
     SENTENCEPIECE_BPE = 2
     SENTENCEPIECE_UNIGRAM = 3
     WORDPIECE = 4
+    CHARACTER_BPE = 5
+    """As in `tokenizers`: what SentencePiece models were converted to."""
 
 
 class TokenType(IntEnum):
@@ -52,6 +60,10 @@ class StepKind(IntEnum):
     DIGITS = 1
     PATTERN = 2
     PREFIX_SPACE = 3
+    TEXT = 4
+    PUNCTUATION = 5
+    WHITESPACE = 6
+    METASPACE = 7
 
 
 class SplitPattern(IntEnum):
@@ -61,12 +73,60 @@ class SplitPattern(IntEnum):
     LLAMA3 = 2
     QWEN2 = 3
     NUMBERS_UP_TO_3 = 4
+    O200K = 5
+    TEKKEN = 6
+    CJK_RUNS = 7
+    DEEPSEEK_V3 = 8
+
+
+class NormalizerKind(IntEnum):
+    """A step of the normaliser; its argument is explained in docs/vocab-format.md."""
+
+    NFC = 1
+    NFD = 2
+    NFKC = 3
+    NFKD = 4
+    LOWERCASE = 5
+    STRIP_ACCENTS = 6
+    PREPEND = 7
+    REPLACE = 8
+    STRIP = 9
+    BERT = 10
+
+
+class DecodeStyle(IntEnum):
+    """How tokens become text; see docs/vocab-format.md."""
+
+    BYTES = 1
+    WHOLE_BYTE_RUNS = 2
+    SENTENCEPIECE = 3
+    FIRST_DIFFERS = 4
 
 
 @dataclass(frozen=True)
 class Step:
     kind: StepKind
     argument: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class NormalizerStep:
+    kind: NormalizerKind
+    argument: int = 0
+    text: str = ""
+    other: str = ""
+
+
+@dataclass(frozen=True)
+class SentencePieceRules:
+    """SentencePiece's own normaliser. `charsmap` is what the model file carries: a double array and its texts."""
+
+    add_dummy_prefix: bool = False
+    remove_extra_spaces: bool = False
+    escape_spaces: bool = False
+    space_as_suffix: bool = False
+    charsmap: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -80,14 +140,18 @@ class AddedToken:
     rstrip: bool = False
     single_word: bool = False
     normalized: bool = False
+    spelling: str | None = None
+    """What is looked for, where the normalisers change `content`."""
 
 
 @dataclass(frozen=True)
 class TokenizerSpec:
     """A checked tokenizer.
 
-    `tokens`, `types` and `in_model` have one entry per id; `tokens` holds the bytes that an id decodes to. `merges` are
-    (left, right, result), the strongest first. `special_tokens` are the names a chat template uses ("bos_token", ...).
+    `tokens`, `types` and `in_model` have one entry per id; `tokens` holds the bytes by which the model knows an id,
+    `texts` (None: the same) those that it decodes to, `first_texts` those of a first token, where these differ.
+    `merges` are (left, right, result), the strongest first; `merge_ranks` are their ranks where several share one. `scores` are
+    unigram's. `special_tokens` are the names a chat template uses ("bos_token", ...).
     """
 
     kind: TokenizerKind
@@ -107,6 +171,17 @@ class TokenizerSpec:
     fuse_unknown: bool = False
     end_ids: Sequence[int] = ()
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    texts: Sequence[bytes] | None = None
+    first_texts: Sequence[bytes] | None = None
+    merge_ranks: Sequence[int] | None = None
+    scores: Sequence[float] = ()
+    normalizers: Sequence[NormalizerStep] = ()
+    rules: SentencePieceRules = SentencePieceRules()
+    decode_style: DecodeStyle = DecodeStyle.BYTES
+    decode_argument: int = 0
+    byte_fallback: bool = False
+    max_word_chars: int = 0
+    continuing_prefix: str = ""
 
     def __post_init__(self) -> None:
         for what, token in (("BOS", self.bos_id), ("EOS", self.eos_id), ("unknown", self.unknown_id)):
@@ -142,6 +217,25 @@ def byte_level_bytes(content: str) -> bytes | None:
         return None
 
 
+def contents_of(vocabulary: Mapping[str, int], added: Sequence[AddedToken], source: str) -> dict[int, str]:
+    """The spelling of each id. Raises BuddyError, naming `source` and the token, when ids or spellings clash."""
+    contents: dict[int, str] = {}
+    spelled = [(content, index) for content, index in vocabulary.items()] + [(t.content, t.id) for t in added]
+    for content, index in spelled:
+        if index < 0:
+            raise BuddyError(f"{source}: the token {content!r} has the id {index}, which cannot be.")
+        if contents.setdefault(index, content) != content:
+            raise BuddyError(f"{source}: the tokens {contents[index]!r} and {content!r} have the same id {index}.")
+    seen: dict[str, int] = {}
+    for token in added:
+        first = seen.setdefault(token.content, vocabulary.get(token.content, token.id))
+        if first != token.id:
+            raise BuddyError(f"{source}: the token {token.content!r} stands there twice, as {first} and {token.id}.")
+        if not token.content:
+            raise BuddyError(f"{source}: the added token {token.id} is empty.")
+    return contents
+
+
 def byte_level_bpe(
     vocabulary: Mapping[str, int],
     merges: Iterable[tuple[str, str]],
@@ -158,21 +252,7 @@ def byte_level_bpe(
     UTF-8, and of two equal merges the later counts. Raises BuddyError, naming `source` and the token, when ids clash
     or a merge needs a token that is not there.
     """
-    contents: dict[int, str] = {}
-    spelled = [(content, index) for content, index in vocabulary.items()] + [(t.content, t.id) for t in added]
-    for content, index in spelled:
-        if index < 0:
-            raise BuddyError(f"{source}: the token {content!r} has the id {index}, which cannot be.")
-        if contents.setdefault(index, content) != content:
-            raise BuddyError(f"{source}: the tokens {contents[index]!r} and {content!r} have the same id {index}.")
-    seen: dict[str, int] = {}
-    for token in added:
-        first = seen.setdefault(token.content, vocabulary.get(token.content, token.id))
-        if first != token.id:
-            raise BuddyError(f"{source}: the token {token.content!r} stands there twice, as {first} and {token.id}.")
-        if not token.content:
-            raise BuddyError(f"{source}: the added token {token.id} is empty.")
-
+    contents = contents_of(vocabulary, added, source)
     count = max(max(contents, default=-1) + 1, size)
     tokens, kinds = [b""] * count, [TokenType.UNUSED] * count
     in_model = [False] * count
@@ -189,14 +269,15 @@ def byte_level_bpe(
         "tokens": tokens,
         "types": kinds,
         "in_model": in_model,
-        "merges": _resolve_merges(vocabulary, merges, in_model, source),
+        "merges": resolve_merges(vocabulary, merges, in_model, source),
         "added": list(added),
     }
 
 
-def _resolve_merges(
+def resolve_merges(
     vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]], in_model: Sequence[bool], source: str
 ) -> list[tuple[int, int, int]]:
+    """Merges of spellings as merges of ids, the strongest first; of two equal ones the later counts."""
     ranked: dict[tuple[int, int], tuple[int, int]] = {}
     for rank, (left, right) in enumerate(merges):
         for content in (left, right, left + right):

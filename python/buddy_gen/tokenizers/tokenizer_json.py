@@ -7,32 +7,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from buddy_gen.errors import BuddyError
+from buddy_gen.tokenizers.json_pipeline import (
+    Decoding,
+    pre_tokenizer_steps,
+    read_decoder,
+    read_normalizer,
+    read_post_processor,
+    type_of,
+)
 from buddy_gen.tokenizers.spec import (
     AddedToken,
-    SplitPattern,
-    Step,
-    StepKind,
+    DecodeStyle,
     TokenizerKind,
     TokenizerSpec,
+    TokenType,
     UnsupportedTokenizerError,
     byte_level_bpe,
+    contents_of,
+    resolve_merges,
 )
 
 __all__ = ["read_tokenizer_json"]
 
-# Compared as strings: a regex that is written otherwise may mean something else.
-_CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
-_TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_PATTERNS = {
-    rf"{_CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+": SplitPattern.GPT2,
-    rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}{_TAIL}": SplitPattern.LLAMA3,
-    rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{_TAIL}": SplitPattern.QWEN2,
-    r"\p{N}{1,3}": SplitPattern.NUMBERS_UP_TO_3,
-}
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -52,15 +55,14 @@ def read_tokenizer_json(
     """
     source = str(path)
     content = _read(path)
-    _check_normalizer(content.get("normalizer"), source)
-    steps = _steps(content.get("pre_tokenizer"), source)
-    decoder = content.get("decoder")
-    if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
-        raise UnsupportedTokenizerError(f"{source}: the decoder {_type(decoder)} is not supported yet, only ByteLevel.")
+    normalizers = read_normalizer(content.get("normalizer"), source)
+    steps, byte_level = pre_tokenizer_steps(content.get("pre_tokenizer"), source)
+    decoding = read_decoder(content.get("decoder"), source)
     model = _model(content.get("model"), source)
+    kind = _kind(model, byte_level, decoding, source)
     vocabulary: dict[str, int] = model["vocab"]
-    added = [_added_token(entry, source) for entry in content.get("added_tokens") or []]
-    prefix, suffix = _post_processor(content.get("post_processor"), source)
+    added = _added_tokens(content, source)
+    prefix, suffix = read_post_processor(content.get("post_processor"), source)
 
     settings = settings or {}
     named = _special_tokens(settings)
@@ -70,11 +72,16 @@ def read_tokenizer_json(
     unknown = model.get("unk_token")
     if unknown is not None and unknown not in vocabulary:
         raise BuddyError(f"{source}: the unknown token {unknown!r} is not in the vocabulary.")
-    merges = [_merge(entry, source) for entry in model["merges"]]
-    fields = byte_level_bpe(vocabulary, merges, added, size=max(end_ids, default=-1) + 1, source=source)
+    size = max(end_ids, default=-1) + 1
+    if kind == TokenizerKind.BYTE_LEVEL_BPE:
+        merges = [_merge(entry, source) for entry in model["merges"]]
+        fields = byte_level_bpe(vocabulary, merges, added, size=size, source=source)
+    else:
+        fields = _spelled_fields(model, added, decoding, size, source)
     return TokenizerSpec(
-        kind=TokenizerKind.BYTE_LEVEL_BPE,
+        kind=kind,
         steps=steps,
+        normalizers=normalizers,
         bos_id=bos,
         eos_id=eos,
         unknown_id=vocabulary[unknown] if unknown is not None else None,
@@ -82,10 +89,87 @@ def read_tokenizer_json(
         add_eos=_overruled(settings.get("add_eos_token"), suffix is not None) and eos is not None,
         ignore_merges=bool(model.get("ignore_merges")),
         fuse_unknown=bool(model.get("fuse_unk")),
+        byte_fallback=bool(model.get("byte_fallback")),
+        decode_style=decoding.style,
+        decode_argument=decoding.argument,
         end_ids=tuple(dict.fromkeys(end_ids)) or ((eos,) if eos is not None else ()),
         special_tokens=named,
         **fields,  # type: ignore[arg-type]
     )
+
+
+def _kind(model: Mapping[str, Any], byte_level: bool, decoding: Decoding, source: str) -> TokenizerKind:
+    if byte_level != (decoding.style == DecodeStyle.BYTES):
+        raise UnsupportedTokenizerError(
+            f"{source}: a pre-tokenizer that ends with ByteLevel is supported with the decoder ByteLevel only, and "
+            "the decoder only with it."
+        )
+    if model["type"] == "WordPiece":
+        if byte_level:
+            raise UnsupportedTokenizerError(f"{source}: the model 'WordPiece' on bytes is not supported.")
+        return TokenizerKind.WORDPIECE
+    if byte_level and model.get("byte_fallback"):
+        raise UnsupportedTokenizerError(f"{source}: byte-level BPE with byte_fallback = True is not supported.")
+    return TokenizerKind.BYTE_LEVEL_BPE if byte_level else TokenizerKind.CHARACTER_BPE
+
+
+def _spelled_fields(
+    model: Mapping[str, Any], added: Sequence[AddedToken], decoding: Decoding, size: int, source: str
+) -> dict[str, object]:
+    """The fields of a TokenizerSpec whose model knows tokens by characters: BPE on characters, WordPiece."""
+    vocabulary: dict[str, int] = model["vocab"]
+    contents = contents_of(vocabulary, added, source)
+    count = max(max(contents, default=-1) + 1, size)
+    spellings = [contents.get(index, "") for index in range(count)]
+    types = [TokenType.NORMAL if index in contents else TokenType.UNUSED for index in range(count)]
+    for token in added:
+        types[token.id] = TokenType.CONTROL if token.special else TokenType.USER_DEFINED
+    texts = [_encoded(decoding.text(spelling)) for spelling in spellings]
+    for index, spelling in enumerate(spellings):
+        byte = _byte_spelled(spelling, source)
+        if byte is None or not (decoding.takes_bytes or model.get("byte_fallback")):
+            continue
+        if not decoding.takes_bytes or types[index] == TokenType.CONTROL:
+            raise UnsupportedTokenizerError(
+                f"{source}: the byte token {spelling!r} that does not decode to a byte is not supported."
+            )
+        types[index], texts[index] = TokenType.BYTE, bytes([byte])
+    first_text = decoding.first_text
+    in_model = [index in contents and contents[index] in vocabulary for index in range(count)]
+    is_bpe = model["type"] == "BPE"
+    merges = [_merge(entry, source) for entry in model["merges"]] if is_bpe else []
+    return {
+        "tokens": [_encoded(spelling) for spelling in spellings],
+        "texts": texts,
+        "first_texts": None if first_text is None else [_encoded(first_text(spelling)) for spelling in spellings],
+        "types": types,
+        "in_model": in_model,
+        "merges": resolve_merges(vocabulary, merges, in_model, source),
+        "added": list(added),
+        "max_word_chars": 0 if is_bpe else _word_limit(model, source),
+        "continuing_prefix": "" if is_bpe else str(model.get("continuing_subword_prefix", "##")),
+    }
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _word_limit(model: Mapping[str, Any], source: str) -> int:
+    limit = model.get("max_input_chars_per_word", 100)
+    if type(limit) is not int or not 0 <= limit < 2**32:
+        raise BuddyError(f"{source}: max_input_chars_per_word is {limit!r}.")
+    return limit
+
+
+def _byte_spelled(spelling: str, source: str) -> int | None:
+    """The byte that a token like <0x0A> stands for."""
+    if len(spelling) != 6 or not spelling.startswith("<0x") or not spelling.endswith(">"):
+        return None
+    try:
+        return int(spelling[3:5], 16) if spelling[3:5].isalnum() else bytes.fromhex(spelling[3:5])[0]
+    except ValueError:
+        raise BuddyError(f"{source}: the byte token {spelling!r} is not spelled like <0x0A>.") from None
 
 
 def _first(*candidates: int | None) -> int | None:
@@ -94,10 +178,6 @@ def _first(*candidates: int | None) -> int | None:
 
 def _overruled(setting: Any, own: bool) -> bool:
     return setting if isinstance(setting, bool) else own
-
-
-def _type(part: Any) -> str:
-    return repr(part.get("type")) if isinstance(part, dict) else repr(part)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -118,57 +198,26 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _check_normalizer(normalizer: Any, source: str) -> None:
-    if normalizer is None or normalizer == {"type": "Sequence", "normalizers": []}:
-        return
-    raise UnsupportedTokenizerError(f"{source}: the normaliser {_type(normalizer)} is not supported yet.")
-
-
-def _steps(pre_tokenizer: Any, source: str) -> list[Step]:
-    parts = [pre_tokenizer]
-    if isinstance(pre_tokenizer, dict) and pre_tokenizer.get("type") == "Sequence":
-        parts = pre_tokenizer.get("pretokenizers") or []
-    steps: list[Step] = []
-    for position, part in enumerate(parts):
-        if _type(part) == "'ByteLevel'" and position != len(parts) - 1:
-            raise UnsupportedTokenizerError(f"{source}: a pre-tokenizer after ByteLevel is not supported.")
-        steps += _part_steps(part, source)
-    if not parts or _type(parts[-1]) != "'ByteLevel'":
-        raise UnsupportedTokenizerError(f"{source}: only pre-tokenizers that end with ByteLevel are supported yet.")
-    return steps
-
-
-def _part_steps(part: Any, source: str) -> list[Step]:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "Digits":
-        return [Step(StepKind.DIGITS, int(bool(part.get("individual_digits"))))]
-    if kind == "ByteLevel":
-        prefix = [Step(StepKind.PREFIX_SPACE)] if part.get("add_prefix_space") else []
-        return prefix + ([Step(StepKind.PATTERN, SplitPattern.GPT2)] if part.get("use_regex", True) else [])
-    if kind != "Split":
-        raise UnsupportedTokenizerError(f"{source}: the pre-tokenizer {_type(part)} is not supported yet.")
-    regex = part["pattern"].get("Regex") if isinstance(part.get("pattern"), dict) else None
-    if regex not in _PATTERNS or part.get("behavior") != "Isolated" or part.get("invert"):
-        raise UnsupportedTokenizerError(
-            f"{source}: the Split pre-tokenizer with {part.get('pattern')!r} is not supported yet."
-        )
-    return [Step(StepKind.PATTERN, _PATTERNS[regex])]
-
-
 def _model(model: Any, source: str) -> dict[str, Any]:
-    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
+    kind = model.get("type", "BPE") if isinstance(model, dict) else None
+    if kind not in ("BPE", "WordPiece"):
         raise UnsupportedTokenizerError(
-            f"{source}: the model {_type(model)} is not supported yet, only byte-level BPE."
+            f"{source}: the model {type_of(model)} is not supported, only BPE and WordPiece (unigram as a "
+            "tokenizer.model)."
         )
-    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
+    refused = ("dropout", "continuing_subword_prefix", "end_of_word_suffix") if kind == "BPE" else ()
+    for option in refused:
         if model.get(option):
             raise UnsupportedTokenizerError(f"{source}: BPE with {option} = {model[option]!r} is not supported.")
     vocabulary, merges = model.get("vocab"), model.get("merges")
     if not isinstance(vocabulary, dict) or not all(type(index) is int for index in vocabulary.values()):
         raise BuddyError(f"{source}: the model's vocabulary is missing or damaged.")
-    if not isinstance(merges, list):
+    if kind == "BPE" and not isinstance(merges, list):
         raise BuddyError(f"{source}: the model's merges are missing or damaged.")
-    return model
+    if kind == "WordPiece" and not isinstance(model.get("unk_token"), str):
+        raise BuddyError(f"{source}: the model names no unknown token.")
+    checked: dict[str, Any] = {**model, "type": kind}
+    return checked
 
 
 def _merge(entry: Any, source: str) -> tuple[str, str]:
@@ -181,36 +230,38 @@ def _merge(entry: Any, source: str) -> tuple[str, str]:
 def _added_token(entry: Any, source: str) -> AddedToken:
     if not isinstance(entry, dict) or type(entry.get("id")) is not int or not isinstance(entry.get("content"), str):
         raise BuddyError(f"{source}: the added token {entry!r} has no id or no content.")
-    options = {name: bool(entry.get(name)) for name in ("special", "lstrip", "rstrip", "single_word", "normalized")}
+    options: dict[str, Any] = {
+        name: bool(entry.get(name)) for name in ("special", "lstrip", "rstrip", "single_word", "normalized")
+    }
     return AddedToken(entry["id"], entry["content"], **options)
 
 
-def _post_processor(post: Any, source: str) -> tuple[int | None, int | None]:
-    """The ids that the post-processor puts before and after a text."""
-    if post is None or _type(post) == "'ByteLevel'":  # the latter only trims offsets
-        return None, None
-    if _type(post) == "'Sequence'":
-        ends = [_post_processor(part, source) for part in post.get("processors") or []]
-        wrapping = [end for end in ends if end != (None, None)]
-        if len(wrapping) > 1:
-            raise UnsupportedTokenizerError(f"{source}: a post-processor that adds tokens twice is not supported.")
-        return wrapping[0] if wrapping else (None, None)
-    if _type(post) != "'TemplateProcessing'":
-        raise UnsupportedTokenizerError(f"{source}: the post-processor {_type(post)} is not supported yet.")
-    before: list[int] = []
-    after: list[int] = []
-    side = before
-    for item in post.get("single") or []:
-        if "Sequence" in item:
-            side = after
-            continue
-        name = item["SpecialToken"]["id"]
-        side += post["special_tokens"][name]["ids"]
-    if side is before or len(before) > 1 or len(after) > 1:
+def _added_tokens(content: Mapping[str, Any], source: str) -> list[AddedToken]:
+    """The added tokens; those that are looked for in normalised text with their spelling normalised too."""
+    added = [_added_token(entry, source) for entry in content.get("added_tokens") or []]
+    if content.get("normalizer") is None or not any(token.normalized for token in added):
+        return added
+    normalizer = _reference_normalizer(content["normalizer"])
+    return [
+        replace(token, spelling=_normalized(normalizer, token, source)) if token.normalized else token
+        for token in added
+    ]
+
+
+def _reference_normalizer(normalizer: Any) -> Any:
+    model = {"type": "BPE", "vocab": {}, "merges": []}
+    parts: dict[str, Any] = {"added_tokens": [], "pre_tokenizer": None, "post_processor": None, "decoder": None}
+    whole = {"version": "1.0", "truncation": None, "padding": None, "normalizer": normalizer, "model": model, **parts}
+    return Tokenizer.from_str(json.dumps(whole)).normalizer
+
+
+def _normalized(normalizer: Any, token: AddedToken, source: str) -> str:
+    spelling: str = normalizer.normalize_str(token.content) if normalizer is not None else token.content
+    if not spelling:
         raise UnsupportedTokenizerError(
-            f"{source}: a post-processor that adds more than one BOS and one EOS is not supported yet."
+            f"{source}: the added token {token.content!r}, of which the normaliser leaves nothing, is not supported."
         )
-    return (before[0] if before else None), (after[0] if after else None)
+    return spelling
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -7,20 +7,21 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from buddy_gen.errors import BuddyError
 from buddy_gen.tokenizers.chat import ChatTemplate, ContentRule, DateSlot, Piece
-from buddy_gen.tokenizers.spec import AddedToken, TokenizerSpec
+from buddy_gen.tokenizers.spec import AddedToken, SentencePieceRules, TokenizerKind, TokenizerSpec, TokenType
 
 __all__ = ["NO_TEMPLATE", "vocab_digest", "write_vocab"]
 
 NO_TEMPLATE = "The model has no chat template."
 
 _MAGIC = b"BUDDYVOC"
-_VERSION = 1
+_VERSION = 2
 _HEADER_SIZE = 160
+_VISIBLE_SPACE = "\u2581".encode()
 _SECTION_RECORD = struct.Struct("<8sQQ")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -79,20 +80,34 @@ def _file(spec: TokenizerSpec, abi: str, model_id: str, chat: ChatTemplate | Non
 def _sections(spec: TokenizerSpec, chat: ChatTemplate | None, chat_unavailable: str) -> list[tuple[bytes, bytes]]:
     named = {
         "TOKENS": _tokens(spec),
-        "MERGES": _records("<iii", spec.merges),
-        "ADDED": struct.pack("<I", len(spec.added))
-        + b"".join(struct.pack("<i", token.id) + _string(token.content) for token in spec.added),
-        "STEPS": _records("<II", ((step.kind, step.argument) for step in spec.steps)),
-        "NORMAL": struct.pack("<I", 0),
+        "TEXTS": _texts(spec.texts),
+        "FIRST": _texts(spec.first_texts),
+        "SCORES": _records("<f", ((score,) for score in spec.scores)),
+        "MERGES": _merges(spec),
+        "ADDED": struct.pack("<I", len(spec.added)) + b"".join(map(_added, spec.added)),
+        "STEPS": struct.pack("<I", len(spec.steps))
+        + b"".join(struct.pack("<II", step.kind, step.argument) + _string(step.text) for step in spec.steps),
+        "NORMAL": struct.pack("<I", len(spec.normalizers))
+        + b"".join(
+            struct.pack("<II", step.kind, step.argument) + _string(step.text) + _string(step.other)
+            for step in spec.normalizers
+        ),
+        "SPRULES": _rules(spec.rules),
+        "DECODE": struct.pack("<II", spec.decode_style, spec.decode_argument),
         "SETTINGS": _settings(spec),
         "CHAT": _chat(chat, chat_unavailable),
     }
     return [(name.encode().ljust(8), content) for name, content in named.items()]
 
 
-def _records(form: str, records: Iterable[tuple[int, ...]]) -> bytes:
+def _records(form: str, records: Iterable[tuple[float, ...]]) -> bytes:
     packed = [struct.pack(form, *record) for record in records]
     return struct.pack("<I", len(packed)) + b"".join(packed)
+
+
+def _merges(spec: TokenizerSpec) -> bytes:
+    ranks = range(len(spec.merges)) if spec.merge_ranks is None else spec.merge_ranks
+    return _records("<iiiI", ((*merge, rank) for merge, rank in zip(spec.merges, ranks, strict=True)))
 
 
 def _string(text: str) -> bytes:
@@ -100,15 +115,44 @@ def _string(text: str) -> bytes:
     return struct.pack("<I", len(encoded)) + encoded
 
 
-def _tokens(spec: TokenizerSpec) -> bytes:
+def _pool(strings: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Offsets, one more than strings, and the strings joined."""
     offsets = [0]
-    for token in spec.tokens:
-        offsets.append(offsets[-1] + len(token))
-    flags = [16 if produced else 0 for produced in spec.in_model]
+    for string in strings:
+        offsets.append(offsets[-1] + len(string))
+    return struct.pack(f"<{len(offsets)}I", *offsets), b"".join(strings)
+
+
+def _texts(texts: Sequence[bytes] | None) -> bytes:
+    if texts is None:
+        return struct.pack("<I", 0)
+    return struct.pack("<I", len(texts)) + b"".join(_pool(texts))
+
+
+def _tokens(spec: TokenizerSpec) -> bytes:
+    pieces = spec.kind in (TokenizerKind.SENTENCEPIECE_BPE, TokenizerKind.SENTENCEPIECE_UNIGRAM)
+    skipped = (TokenType.CONTROL,) if pieces else (TokenType.CONTROL, TokenType.UNKNOWN)
+    flags = [16 * produced + 32 * (kind in skipped) for produced, kind in zip(spec.in_model, spec.types, strict=True)]
     for added in spec.added:
         flags[added.id] |= _added_flags(added)
-    count = len(spec.tokens)
-    return struct.pack(f"<{count + 2}I", count, *offsets) + bytes(spec.types) + bytes(flags) + b"".join(spec.tokens)
+    if pieces:
+        for index, (token, kind) in enumerate(zip(spec.tokens, spec.types, strict=True)):
+            if token.startswith(_VISIBLE_SPACE) and kind not in (TokenType.CONTROL, TokenType.UNKNOWN):
+                flags[index] |= 64
+    offsets, joined = _pool(spec.tokens)
+    return struct.pack("<I", len(spec.tokens)) + offsets + bytes(spec.types) + bytes(flags) + joined
+
+
+def _added(token: AddedToken) -> bytes:
+    return struct.pack("<i", token.id) + _string(token.content if token.spelling is None else token.spelling)
+
+
+def _rules(rules: SentencePieceRules) -> bytes:
+    bits = rules.add_dummy_prefix | rules.remove_extra_spaces << 1 | rules.escape_spaces << 2
+    bits |= rules.space_as_suffix << 3
+    size = int.from_bytes(rules.charsmap[:4], "little")
+    units, texts = rules.charsmap[4 : 4 + size], rules.charsmap[4 + size :]
+    return struct.pack("<II", bits, len(units) // 4) + units + struct.pack("<I", len(texts)) + texts
 
 
 def _added_flags(token: AddedToken) -> int:
@@ -118,7 +162,9 @@ def _added_flags(token: AddedToken) -> int:
 def _settings(spec: TokenizerSpec) -> bytes:
     ids = [-1 if token is None else token for token in (spec.bos_id, spec.eos_id, spec.unknown_id)]
     bits = spec.add_bos | spec.add_eos << 1 | spec.ignore_merges << 2 | spec.fuse_unknown << 3
-    return struct.pack("<iiiI", *ids, bits) + _records("<i", ((token,) for token in spec.end_ids))
+    bits |= spec.byte_fallback << 4
+    head = struct.pack("<iiiII", *ids, bits, spec.max_word_chars) + _string(spec.continuing_prefix)
+    return head + _records("<i", ((token,) for token in spec.end_ids))
 
 
 def _chat(chat: ChatTemplate | None, unavailable: str) -> bytes:

@@ -10,6 +10,7 @@
 
 #include BUDDY_MODEL_CONFIG_HEADER
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -48,21 +49,36 @@ static void evaluate(buddy::MemRef<std::int8_t, 1> &weights, buddy::MemRef<std::
     std::this_thread::sleep_for(std::chrono::microseconds(static_cast<std::int64_t>(delay * 1000)));
 }
 
+/// Bytes that a call on `tokens` tokens wants of its arena, and a use of all of them.
+static std::int64_t arenaSize(std::int64_t tokens) { return 128 + 64 * tokens; }
+static void useArena(buddy::MemRef<std::int8_t, 1> &arena, std::int64_t tokens) {
+  if (arena.size(0) < arenaSize(tokens) || reinterpret_cast<std::uintptr_t>(arena.data()) % 64 != 0)
+    std::abort();
+  std::fill_n(arena.data(), arenaSize(tokens), std::int8_t{-1});
+}
+
 #define BUDDY_CONCAT3(a, b, c) a##b##c
 #define BUDDY_ENTRY(name, entry) BUDDY_CONCAT3(_mlir_ciface_, name, entry)
 
 extern "C" void BUDDY_ENTRY(BUDDY_MODEL, _prefill)(buddy::MemRef<std::int8_t, 1> *weights,
                                                    buddy::MemRef<std::int64_t, 2> *ids, std::int64_t position,
                                                    buddy::MemRef<float, 4> *kCache, buddy::MemRef<float, 4> *vCache,
-                                                   buddy::MemRef<float, 3> *logits) {
+                                                   buddy::MemRef<float, 3> *logits,
+                                                   buddy::MemRef<std::int8_t, 1> *arena) {
+  useArena(*arena, ids->size(1));
   evaluate(*weights, *ids, position, *kCache, *vCache, *logits);
 }
 
 extern "C" void BUDDY_ENTRY(BUDDY_MODEL, _decode)(buddy::MemRef<std::int8_t, 1> *weights,
                                                   buddy::MemRef<std::int64_t, 2> *ids, std::int64_t position,
                                                   buddy::MemRef<float, 4> *kCache, buddy::MemRef<float, 4> *vCache,
-                                                  buddy::MemRef<float, 3> *logits) {
+                                                  buddy::MemRef<float, 3> *logits,
+                                                  buddy::MemRef<std::int8_t, 1> *arena) {
+  useArena(*arena, 1);
   if (ids->size(1) != 1)
     std::abort();
   evaluate(*weights, *ids, position, *kCache, *vCache, *logits);
 }
+
+extern "C" std::int64_t BUDDY_ENTRY(BUDDY_MODEL, _prefill_arena_size)(std::int64_t tokens) { return arenaSize(tokens); }
+extern "C" std::int64_t BUDDY_ENTRY(BUDDY_MODEL, _decode_arena_size)(std::int64_t tokens) { return arenaSize(tokens); }

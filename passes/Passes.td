@@ -211,4 +211,48 @@ def DeallocateLocalBuffers : Pass<"deallocate-local-buffers", "func::FuncOp"> {
   let dependentDialects = ["memref::MemRefDialect"];
 }
 
+def PlanMemory : Pass<"plan-memory", "ModuleOp"> {
+  let summary = "Lays all buffers of an entry point out in one arena that the caller gives";
+  let description = [{
+    Every entry point (`buddy.entry`) gets one more argument, `%arena: memref<?xi8>`, and beside it stands
+    `@<entry>_arena_size(tokens: i64) -> i64`, the bytes that the arena must have for so many tokens. Allocations of the
+    entry point and of the private functions that it calls become views of the arena at multiples of 64 bytes. Buffers
+    that are in use at the same time are apart, others share; a call takes the place that the called function's
+    buffers need. The arena has a part of constant size, and behind it one that grows with the number of tokens.
+
+    ```mlir
+    %x = memref.alloc(%tokens) : memref<?x16xf32>
+    ```
+    becomes
+    ```mlir
+    %offset = arith.muli %c128, %tokens : index
+    %x = memref.view %per_token[%offset][%tokens] : memref<?xi8> to memref<?x16xf32>
+    ```
+
+    Allocations whose size is no linear function of the number of tokens, and those that several threads make at
+    once, stay. Must run before deallocations are inserted.
+  }];
+  let dependentDialects = ["arith::ArithDialect", "memref::MemRefDialect"];
+  let options = [
+    Option<"place", "place", "bool", /*default=*/"true",
+           "Move allocations to the arena; without it entry points take an arena and leave it alone">
+  ];
+}
+
+def InternalizePrivateFunctions : Pass<"internalize-private-functions", "ModuleOp"> {
+  let summary = "Gives private functions internal linkage";
+  let description = [{
+    What no other module can call may be inlined and specialised, and its name may stand in every module of a program.
+
+    ```mlir
+    func.func private @layer(...) { ... }
+    ```
+    becomes
+    ```mlir
+    func.func private @layer(...) attributes {llvm.linkage = #llvm.linkage<internal>} { ... }
+    ```
+  }];
+  let dependentDialects = ["LLVM::LLVMDialect"];
+}
+
 #endif // BUDDY_PASSES

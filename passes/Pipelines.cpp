@@ -25,6 +25,10 @@ struct PipelineOptions : PassPipelineOptions<PipelineOptions> {
                          llvm::cl::init(true)};
   Option<bool> parallelize{*this, "parallelize", llvm::cl::desc("Run outer loops on several threads"),
                            llvm::cl::init(true)};
+  Option<bool> memoryPlan{*this, "memory-plan", llvm::cl::desc("Lay buffers out in the caller's arena"),
+                          llvm::cl::init(true)};
+  Option<bool> internalize{*this, "internalize", llvm::cl::desc("Give private functions internal linkage"),
+                           llvm::cl::init(true)};
 };
 
 /// Appends a textual list of passes. Pass names are checked here, at the first use of a pipeline.
@@ -55,7 +59,7 @@ void addBufferisationPasses(OpPassManager &pm) {
   add(pm, "canonicalize,cse,drop-equivalent-buffer-results,canonicalize,cse,drop-entry-point-results");
 }
 
-/// linalg on buffers -> loops, vectors; temporaries are freed after their last use.
+/// linalg on buffers -> loops, vectors; temporaries move to the arena, others are freed after their last use.
 void addLoopPasses(OpPassManager &pm, const PipelineOptions &options) {
   if (options.attention)
     add(pm, "func.func(attention-vectorize)");
@@ -65,6 +69,7 @@ void addLoopPasses(OpPassManager &pm, const PipelineOptions &options) {
     add(pm, "func.func(generic-vectorize{vectorize=false})");
   if (!options.parallelize)
     add(pm, "func.func(scf-parallel-for-to-nested-fors)");
+  add(pm, options.memoryPlan ? "canonicalize,cse,plan-memory" : "plan-memory{place=false}");
   add(pm, "func.func(vector-math-approximation,deallocate-local-buffers,optimize-allocation-liveness)");
   add(pm, "canonicalize,cse,loop-invariant-code-motion");
 }
@@ -87,6 +92,8 @@ void buildLowerToLoops(OpPassManager &pm, const PipelineOptions &options) {
 
 void buildLowerToLLVM(OpPassManager &pm, const PipelineOptions &options) {
   buildLowerToLoops(pm, options);
+  if (options.internalize)
+    add(pm, "internalize-private-functions");
   addLLVMPasses(pm);
 }
 

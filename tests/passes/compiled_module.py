@@ -140,6 +140,14 @@ class CompiledModule:
         entry.restype = None
         entry(*[ctypes.byref(value) if isinstance(value, ctypes.Structure) else value for value in passed])
 
+    def arena(self, entry: str, tokens: int, filler: int = 255) -> np.ndarray[Any, Any]:
+        """Room for the temporaries of an entry point, just as large as it wants; every byte is `filler`."""
+        size = self._library[f"_mlir_ciface_{entry}_arena_size"]
+        size.restype = ctypes.c_int64
+        bytes_ = aligned(size(ctypes.c_int64(tokens)))
+        bytes_[:] = filler
+        return bytes_.view(np.int8)
+
 
 def _descriptor(array: np.ndarray[Any, Any]) -> ctypes.Structure:
     rank = array.ndim

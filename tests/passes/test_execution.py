@@ -12,8 +12,18 @@ from toy_model import Shape, Weights, attention_module, attention_reference, toy
 
 Array = np.ndarray[Any, Any]
 MACHINES = [pytest.param(machine, id=machine.name) for machine in machines()]
-ALL_OFF = "fuse=false pack=false vectorize=false attention=false parallelize=false"
-SWITCHES = ["", "fuse=false", "pack=false", "vectorize=false", "attention=false", "parallelize=false", ALL_OFF]
+ALL_OFF = "fuse=false pack=false vectorize=false attention=false parallelize=false memory-plan=false internalize=false"
+SWITCHES = [
+    "",
+    "fuse=false",
+    "pack=false",
+    "vectorize=false",
+    "attention=false",
+    "parallelize=false",
+    "memory-plan=false",
+    "internalize=false",
+    ALL_OFF,
+]
 
 
 def matmul_module(machine: Machine, shapes: list[tuple[str, int, int]]) -> str:
@@ -136,7 +146,8 @@ def toy_error(machine: Machine, shape: Shape, options: str, folder: Path) -> flo
     errors = []
     for start, end in [(0, 13), (13, 40), *((i, i + 1) for i in range(40, ids.size))]:
         module, entry = (decode, "decode") if end - start == 1 else (prefill, "prefill")
-        module(entry, data, ids[None, start:end].copy(), start, *filled, logits)
+        arena = module.arena(entry, end - start)
+        module(entry, data, ids[None, start:end].copy(), start, *filled, logits, arena)
         errors.append(np.abs(logits[0, 0] - expected[end - 1]).max())
     return float(np.max(errors))
 
@@ -147,7 +158,7 @@ def test_toy_model_scores_every_position(tmp_path: Path) -> None:
     ids = np.random.default_rng(2).integers(0, shape.vocab, 61)
     module = CompiledModule(toy_module(V3, shape, "score"), tmp_path / "m", V3)
     logits = np.full((1, ids.size, shape.vocab), np.nan, np.float32)
-    module("score", weights.data(), ids[None].copy(), 0, *caches(shape), logits)
+    module("score", weights.data(), ids[None].copy(), 0, *caches(shape), logits, module.arena("score", ids.size))
     np.testing.assert_allclose(logits[0], toy_reference(weights, ids), atol=1e-4)
 
 

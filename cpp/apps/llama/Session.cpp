@@ -66,12 +66,17 @@ static std::optional<Text> loadText(const Options &options, const Weights &weigh
   return text;
 }
 
+/// Room for the temporaries of one call, whichever entry point it is. Pages that are never used take no memory.
+static MemRef<std::int8_t, 1> makeArena(std::int64_t tokens) {
+  return MemRef<std::int8_t, 1>::lazy({{std::max(model::prefillArenaSize(tokens), model::decodeArenaSize(1))}});
+}
+
 Session::Session(const Options &options)
     : weights(openWeights(options)), base(weights.memref()), vocabulary(loadText(options, weights, missingText)),
       kCache(MemRef<float, 4>::lazy({{model::layers, model::kvHeads, options.context, model::headDim}})),
       vCache(MemRef<float, 4>::lazy(kCache.sizes())),
       batch(MemRef<std::int64_t, 2>::zeros({{1, std::min(options.ubatch, options.context)}})),
-      lastLogits(MemRef<float, 3>::zeros({{1, 1, model::vocabSize}})) {}
+      lastLogits(MemRef<float, 3>::zeros({{1, 1, model::vocabSize}})), arena(makeArena(batch.size(1))) {}
 
 const Text &Session::text() const {
   if (!vocabulary)
@@ -112,5 +117,5 @@ bool Session::feed(const std::int32_t *ids, std::size_t count) {
 void Session::evaluate(std::size_t count) {
   const auto run = count == 1 ? model::decode : model::prefill;
   auto ids = MemRef<std::int64_t, 2>::view(batch.data(), {{1, static_cast<std::int64_t>(count)}});
-  run(&base, &ids, static_cast<std::int64_t>(fed.size()), &kCache, &vCache, &lastLogits);
+  run(&base, &ids, static_cast<std::int64_t>(fed.size()), &kCache, &vCache, &lastLogits, &arena);
 }

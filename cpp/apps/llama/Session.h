@@ -55,6 +55,7 @@ private:
   MemRef<float, 4> kCache, vCache; // (layer, kv head, position, head_dim)
   MemRef<std::int64_t, 2> batch;   // (1, ubatch)
   MemRef<float, 3> lastLogits;     // (1, 1, vocabulary)
+  MemRef<std::int8_t, 1> arena;    // the temporaries of a call
   std::vector<std::int32_t> fed;   // the tokens that are in the caches
   std::function<void(const float *)> receiveLogits;
 };

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,9 @@ import pytest
 from compiled_program import Program, eager_greedy, eager_logits, eager_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaForCausalLM
+from transformers.utils.chat_template_utils import render_jinja_template
 
+from buddy_gen.models import open_model
 from buddy_gen.models.default_model import fetch_default_model
 
 pytestmark = pytest.mark.slow
@@ -113,6 +119,44 @@ def test_stops_at_the_end_token(program: Program, eager: LlamaForCausalLM, token
     ids = tokenizer.encode(prompt, add_special_tokens=False).ids
     assert answer["ids"] == eager_greedy(eager, ids, 512, ENDS)
     assert answer["stop"] == "eos"
+
+
+def test_a_chat_equals_the_template_and_eager(program: Program, eager: LlamaForCausalLM, tokenizer: Tokenizer) -> None:
+    """Each turn's prompt is the model's own template over the whole history, its answer eager's."""
+    turns = ["Name three colours.", "Which one is the <|im_end|> darkest? 🎨", "  Thank you!  "]
+    done = subprocess.run(
+        [str(program.executable), "-cnv", "--json", "-n", "24", "-sys", "Answer briefly."],
+        input="".join(f"{turn}\n" for turn in turns).encode(),
+        capture_output=True,
+        check=True,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line.strip()]
+    assert len(answers) == len(turns)
+    template = open_model(fetch_default_model()).chat_template
+    messages = [{"role": "system", "content": "Answer briefly."}]
+    for turn, answer in zip(turns, answers, strict=True):
+        messages.append({"role": "user", "content": turn})
+        rendered, _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=True)
+        expected = _encode_with_plain_contents(tokenizer, rendered[0], turns)
+        assert answer["prompt_ids"] == expected
+        assert answer["ids"] == eager_greedy(eager, expected, 24, ENDS)
+        messages.append({"role": "assistant", "content": answer["text"]})
+
+
+def _encode_with_plain_contents(tokenizer: Tokenizer, text: str, contents: Sequence[str]) -> list[int]:
+    """Ids of a rendered conversation in which special tokens are parsed, but not those that a user typed."""
+    end = "<|im_end|>"
+    for content in contents:
+        text = text.replace(content, content.replace(end, "\ue000"))
+    ids: list[int] = []
+    for part in re.split(r"(<\|im_start\|>|<\|im_end\|>)", text):
+        if part.startswith("<|im_"):
+            ids.append(tokenizer.token_to_id(part))
+        elif part:
+            tokenizer.encode_special_tokens = True
+            ids += tokenizer.encode(part.replace("\ue000", end), add_special_tokens=False).ids
+            tokenizer.encode_special_tokens = False
+    return ids
 
 
 def test_logits_of_every_position(

@@ -11,8 +11,6 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, processors, trainers
 from tokenizers import pre_tokenizers as pre
 
-from buddy_gen.tokenizers import unicode_tables
-
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _MODERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
@@ -92,7 +90,9 @@ TEXTS = [
 
 def every_class_border() -> str:
     """The first and last code points of every run of one class, each beside letters, digits and spaces."""
-    starts = [start for start, _ in unicode_tables.class_ranges()]
+    table = Path(__file__).parents[2] / "cpp" / "containers" / "UnicodeTables.inc"  # another test: it is up to date
+    runs = table.read_text("utf-8").partition("classRuns[] = {")[2].partition("}")[0]
+    starts = [int(entry, 16) >> 8 for entry in runs.replace(",", " ").split()]
     borders = sorted({code for start in starts for code in (start - 1, start) if code >= 0} - {*range(0xD800, 0xE000)})
     return "".join(f"a{chr(code)}1{chr(code)} {chr(code)}{chr(code)}." for code in borders)
 

@@ -150,8 +150,8 @@ class TokenizerSpec:
 
     `tokens`, `types` and `in_model` have one entry per id; `tokens` holds the bytes by which the model knows an id,
     `texts` (None: the same) those that it decodes to, `first_texts` those of a first token, where these differ.
-    `merges` are (left, right, result), the strongest first; `merge_ranks` are their ranks where several share one. `scores` are
-    unigram's. `special_tokens` are the names a chat template uses ("bos_token", ...).
+    `merges` are (left, right, result), the strongest first; `merge_ranks` are their ranks where several share one.
+    `scores` are unigram's. `special_tokens` are the names a chat template uses ("bos_token", ...).
     """
 
     kind: TokenizerKind

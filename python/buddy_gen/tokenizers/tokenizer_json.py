@@ -30,6 +30,7 @@ from buddy_gen.tokenizers.spec import (
     TokenType,
     UnsupportedTokenizerError,
     byte_level_bpe,
+    byte_level_bytes,
     contents_of,
     resolve_merges,
 )
@@ -76,6 +77,7 @@ def read_tokenizer_json(
     if kind == TokenizerKind.BYTE_LEVEL_BPE:
         merges = [_merge(entry, source) for entry in model["merges"]]
         fields = byte_level_bpe(vocabulary, merges, added, size=size, source=source)
+        fields["texts"] = _byte_level_texts(fields["tokens"], added)
     else:
         fields = _spelled_fields(model, added, decoding, size, source)
     return TokenizerSpec(
@@ -124,7 +126,8 @@ def _spelled_fields(
     types = [TokenType.NORMAL if index in contents else TokenType.UNUSED for index in range(count)]
     for token in added:
         types[token.id] = TokenType.CONTROL if token.special else TokenType.USER_DEFINED
-    texts = [_encoded(decoding.text(spelling)) for spelling in spellings]
+    shown = {token.id: token.spelling for token in added if token.spelling is not None}
+    texts = [_encoded(decoding.text(shown.get(index, spelling))) for index, spelling in enumerate(spellings)]
     for index, spelling in enumerate(spellings):
         byte = _byte_spelled(spelling, source)
         if byte is None or not (decoding.takes_bytes or model.get("byte_fallback")):
@@ -141,7 +144,9 @@ def _spelled_fields(
     return {
         "tokens": [_encoded(spelling) for spelling in spellings],
         "texts": texts,
-        "first_texts": None if first_text is None else [_encoded(first_text(spelling)) for spelling in spellings],
+        "first_texts": None
+        if first_text is None
+        else [_encoded(first_text(shown.get(index, spelling))) for index, spelling in enumerate(spellings)],
         "types": types,
         "in_model": in_model,
         "merges": resolve_merges(vocabulary, merges, in_model, source),
@@ -149,6 +154,15 @@ def _spelled_fields(
         "max_word_chars": 0 if is_bpe else _word_limit(model, source),
         "continuing_prefix": "" if is_bpe else str(model.get("continuing_subword_prefix", "##")),
     }
+
+
+def _byte_level_texts(tokens: Any, added: Sequence[AddedToken]) -> list[bytes] | None:
+    """The tokens' texts where normalised added tokens, which decode as they are looked for, make them differ."""
+    texts = list(tokens)
+    for token in added:
+        if token.spelling is not None and token.spelling != token.content:
+            texts[token.id] = byte_level_bytes(token.spelling) or _encoded(token.spelling)
+    return texts if texts != tokens else None
 
 
 def _encoded(text: str) -> bytes:

@@ -133,8 +133,11 @@ def _tokens(spec: TokenizerSpec) -> bytes:
     pieces = spec.kind in (TokenizerKind.SENTENCEPIECE_BPE, TokenizerKind.SENTENCEPIECE_UNIGRAM)
     skipped = (TokenType.CONTROL,) if pieces else (TokenType.CONTROL, TokenType.UNKNOWN)
     flags = [16 * produced + 32 * (kind in skipped) for produced, kind in zip(spec.in_model, spec.types, strict=True)]
+    special = {added.content for added in spec.added if added.special}
     for added in spec.added:
         flags[added.id] |= _added_flags(added)
+        if added.spelling is not None and added.spelling not in special:
+            flags[added.id] &= ~32  # the reference knows special tokens by their text, which here is another
     if pieces:
         for index, (token, kind) in enumerate(zip(spec.tokens, spec.types, strict=True)):
             if token.startswith(_VISIBLE_SPACE) and kind not in (TokenType.CONTROL, TokenType.UNKNOWN):

@@ -14,6 +14,8 @@
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 
+#include "llvm/Support/MathExtras.h"
+
 namespace mlir::buddy {
 #define GEN_PASS_DEF_ATTENTIONVECTORIZE
 #include "Passes.h.inc"
@@ -98,6 +100,7 @@ struct PositionBlock {
   Value start; ///< first position
   Value count; ///< positions that any row of the tile attends to
   Value limit; ///< positions that the tile's first row attends to; may exceed the block, or be negative
+  bool leads;  ///< fetches V, and then K of the next block, for the tiles that follow
 };
 
 class AttentionEmitter {
@@ -106,7 +109,7 @@ public:
       : att(attention), b(function.getContext()), loc(function.getLoc()), f32(b.getF32Type()) {
     b.setInsertionPointToEnd(&function.getBody().front());
     lanes = target.lanes(f32);
-    positions = (att.decodes ? 8 : 4) * lanes;
+    positions = 4 * lanes;
     vectorType = VectorType::get(lanes, f32);
   }
 
@@ -129,10 +132,11 @@ private:
   int64_t positions; ///< per block
   VectorType vectorType;
   Value zero, one, minusInfinity;
-  // Scratch of one iteration of the parallel loop, on the stack.
+  // Scratch of one iteration of the parallel loop, on the stack; in decode the rows' states are in shared buffers.
+  Value accumulator;  ///< the output, or (state, head_dim) in decode
   Value scores;       ///< (row of the tile, position of the block)
   Value alphas;       ///< (row of the tile): how much of the sums so far remains
-  Value maxima, sums; ///< (row of the block)
+  Value maxima, sums; ///< (state)
   Value transposedK;  ///< (head_dim, position of the block); prefill
 
   //===--------------------------------------------------------------------===//
@@ -161,6 +165,15 @@ private:
   Value larger(Value x, Value y) {
     Value greater = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::OGT, x, y);
     return arith::SelectOp::create(b, loc, greater, x, y);
+  }
+  Value ceilDiv(Value x, Value y) { return b.createOrFold<arith::CeilDivUIOp>(loc, x, y); }
+  /// exp of a scalar by way of vectors, for which there is a fast form.
+  Value exponential(Value x) {
+    return vector::ExtractOp::create(b, loc, math::ExpOp::create(b, loc, splat(x, vectorType)), ArrayRef<int64_t>{0});
+  }
+  /// A buffer that all threads see.
+  Value shared(ArrayRef<int64_t> shape) {
+    return memref::AllocOp::create(b, loc, MemRefType::get(shape, f32), b.getI64IntegerAttr(64));
   }
   Value scratch(ArrayRef<int64_t> shape) {
     return memref::AllocaOp::create(b, loc, MemRefType::get(shape, f32), b.getI64IntegerAttr(64));
@@ -208,7 +221,10 @@ private:
   SmallVector<Value> qAt(const RowTile &tile, Value row, Value dim) {
     return {zero, headOf(tile, row), queryOf(tile, row), dim};
   }
+  /// Where a row's weighted values are summed up, in `accumulator`.
   SmallVector<Value> outAt(const RowTile &tile, Value row, Value dim) {
+    if (att.decodes)
+      return {add(tile.state, row), dim};
     return {zero, queryOf(tile, row), headOf(tile, row), dim};
   }
 
@@ -216,38 +232,89 @@ private:
   // The two forms
   //===--------------------------------------------------------------------===//
 
-  /// One query: in parallel over KV heads; the query heads of a group are the rows.
+  /// One query: in parallel over KV heads and ranges of positions; the query heads of a group are the rows. Each range
+  /// leaves its maximum, sum and weighted values in buffers that all threads see.
   void emitDecode() {
+    constexpr int64_t rangesInAll = 64;
+    int64_t mostRanges = llvm::divideCeil(rangesInAll, att.kvHeads);
     Value filled = add(att.position, one);
-    parallel(index(att.kvHeads), [&](Value kvHead) {
+    Value blocks = ceilDiv(filled, index(positions));
+    Value rangeSize = mul(ceilDiv(blocks, index(mostRanges)), positions);
+    Value ranges = ceilDiv(filled, rangeSize);
+    int64_t states = mostRanges * att.heads;
+    maxima = shared({states});
+    sums = shared({states});
+    accumulator = shared({states, att.headDim});
+    parallel(mul(ranges, att.kvHeads), [&](Value unit) {
       int64_t tileRows = std::min(att.groupSize(), mostTileRows);
-      allocateScratch(tileRows, att.groupSize());
-      Value firstHead = mul(kvHead, att.groupSize());
+      scores = scratch({tileRows, positions});
+      alphas = scratch({tileRows});
+      Value kvHead = arith::DivUIOp::create(b, loc, unit, ranges);
+      Value begin = arith::MulIOp::create(b, loc, arith::RemUIOp::create(b, loc, unit, ranges), rangeSize);
+      Value end = min(filled, add(begin, rangeSize));
+      Value firstHead = mul(kvHead, att.groupSize()), firstState = mul(unit, att.groupSize());
       SmallVector<RowTile> tiles;
       for (int64_t row = 0; row < att.groupSize(); row += tileRows)
-        tiles.push_back({std::min(tileRows, att.groupSize() - row), add(firstHead, row), zero, index(row), true});
+        tiles.push_back(
+            {std::min(tileRows, att.groupSize() - row), add(firstHead, row), zero, add(firstState, row), true});
       for (const RowTile &tile : tiles)
         startRows(tile);
-      loop(zero, filled, positions, [&](Value start) {
-        Value left = sub(filled, start);
-        PositionBlock block{kvHead, start, min(left, index(positions)), left};
+      loop(begin, end, positions, [&](Value start) {
+        Value left = sub(end, start);
+        PositionBlock block{kvHead, start, min(left, index(positions)), left, /*leads=*/true};
         for (const RowTile &tile : tiles) {
           scoreByRows(tile, block);
           attend(tile, block);
+          block.leads = false;
         }
       });
-      for (const RowTile &tile : tiles)
-        finishRows(tile);
     });
+    loop(zero, index(att.heads), 1, [&](Value head) { joinRanges(head, ranges); });
+  }
+
+  /// The output of one head out of what its ranges left: out = sum_r w[r] * out[r] / sum_r w[r] * sum[r], where
+  /// w[r] = exp(max[r] - max_r max[r]).
+  void joinRanges(Value head, Value ranges) {
+    Value group = index(att.groupSize());
+    Value kvHead = arith::DivUIOp::create(b, loc, head, group), row = arith::RemUIOp::create(b, loc, head, group);
+    Value first = add(mul(arith::MulIOp::create(b, loc, kvHead, ranges), att.groupSize()), row);
+    auto stateOf = [&](Value range) { return add(first, mul(range, att.groupSize())); };
+    Value highest = loop(zero, ranges, 1, ValueRange{minusInfinity}, [&](Value range, ValueRange carried) {
+      return Carried{larger(load(maxima, stateOf(range)), carried[0])};
+    })[0];
+    SmallVector<Chunk> parts = chunks();
+    SmallVector<Value> start = {arith::ConstantOp::create(b, loc, b.getF32FloatAttr(0.0f))};
+    for (const Chunk &chunk : parts)
+      start.push_back(constant(0.0f, chunk.type));
+    Carried joined = loop(zero, ranges, 1, start, [&](Value range, ValueRange carried) {
+      Value state = stateOf(range);
+      Value weight = exponential(arith::SubFOp::create(b, loc, load(maxima, state), highest));
+      Carried next = {
+          arith::AddFOp::create(b, loc, carried[0], arith::MulFOp::create(b, loc, weight, load(sums, state)))};
+      for (auto [number, chunk] : llvm::enumerate(parts)) {
+        Value values = loadVector(chunk.type, accumulator, {state, index(chunk.offset)});
+        next.push_back(vector::FMAOp::create(b, loc, splat(weight, chunk.type), values, carried[number + 1]));
+      }
+      return next;
+    });
+    Value unit = arith::ConstantOp::create(b, loc, b.getF32FloatAttr(1.0f));
+    Value inverse = arith::DivFOp::create(b, loc, unit, joined[0]);
+    for (auto [number, chunk] : llvm::enumerate(parts))
+      storeVector(arith::MulFOp::create(b, loc, joined[number + 1], splat(inverse, chunk.type)), att.out,
+                  {zero, zero, head, index(chunk.offset)});
   }
 
   /// Many queries: in parallel over KV heads and blocks of queries. A block's K is transposed once for all rows.
   void emitPrefill() {
+    accumulator = att.out;
     int64_t blockRows = mostTileRows * tilesPerQueryBlock;
     Value queries = b.createOrFold<memref::DimOp>(loc, att.q, 2);
     Value blocks = b.createOrFold<arith::CeilDivUIOp>(loc, queries, index(blockRows));
     parallel(b.createOrFold<arith::MulIOp>(loc, blocks, index(att.kvHeads)), [&](Value unit) {
-      allocateScratch(mostTileRows, att.groupSize() * blockRows);
+      scores = scratch({mostTileRows, positions});
+      alphas = scratch({mostTileRows});
+      maxima = scratch({att.groupSize() * blockRows});
+      sums = scratch({att.groupSize() * blockRows});
       transposedK = scratch({att.headDim, positions});
       Value kvHead = arith::DivUIOp::create(b, loc, unit, blocks);
       Value firstQuery = mul(interleave(arith::RemUIOp::create(b, loc, unit, blocks), blocks), blockRows);
@@ -266,7 +333,7 @@ private:
           OpBuilder::InsertionGuard insertion(b);
           b.setInsertionPointToStart(guard.thenBlock());
           scoreByColumns(tile);
-          attend(tile, PositionBlock{kvHead, start, most, limit});
+          attend(tile, PositionBlock{kvHead, start, most, limit, /*leads=*/false});
         });
       });
       forEachTile(firstHead, firstQuery, count, blockRows, [&](const RowTile &tile) { finishRows(tile); });
@@ -297,13 +364,6 @@ private:
     });
   }
 
-  void allocateScratch(int64_t tileRows, int64_t blockRows) {
-    scores = scratch({tileRows, positions});
-    alphas = scratch({tileRows});
-    maxima = scratch({blockRows});
-    sums = scratch({blockRows});
-  }
-
   //===--------------------------------------------------------------------===//
   // Rows: start, scores, softmax, weighted sum, end
   //===--------------------------------------------------------------------===//
@@ -318,7 +378,7 @@ private:
       store(minusInfinity, maxima, state);
       store(none, sums, state);
       for (const Chunk &chunk : chunks())
-        storeVector(constant(0.0f, chunk.type), att.out, outAt(tile, row, index(chunk.offset)));
+        storeVector(constant(0.0f, chunk.type), accumulator, outAt(tile, row, index(chunk.offset)));
     });
   }
 
@@ -328,36 +388,70 @@ private:
       Value inverse = arith::DivFOp::create(b, loc, unit, load(sums, state));
       for (const Chunk &chunk : chunks()) {
         SmallVector<Value> at = outAt(tile, row, index(chunk.offset));
-        Value sum = loadVector(chunk.type, att.out, at);
-        storeVector(arith::MulFOp::create(b, loc, sum, splat(inverse, chunk.type)), att.out, at);
+        Value sum = loadVector(chunk.type, accumulator, at);
+        storeVector(arith::MulFOp::create(b, loc, sum, splat(inverse, chunk.type)), accumulator, at);
       }
     });
   }
 
-  /// scores[r, j] = q[r] . k[j], vectors along head_dim: every row of K is loaded once for all rows of the tile.
+  /// scores[r, j] = q[r] . k[j], vectors along head_dim, for as many positions at a time as a vector has lanes: their
+  /// products are summed up across lanes together. Past `count` the last position is repeated: those are masked.
   void scoreByRows(const RowTile &tile, const PositionBlock &block) {
-    SmallVector<Chunk> parts = chunks();
-    loop(zero, block.count, 1, [&](Value j) {
-      SmallVector<Value> keys;
-      for (const Chunk &chunk : parts)
-        keys.push_back(
-            loadVector(chunk.type, att.k, {att.layer, block.kvHead, add(block.start, j), index(chunk.offset)}));
+    Value last = sub(block.count, one);
+    loop(zero, block.count, lanes, [&](Value first) {
+      SmallVector<Value> places;
+      for (int64_t lane = 0; lane < lanes; ++lane)
+        places.push_back(add(block.start, min(add(first, lane), last)));
+      if (block.leads)
+        for (Value place : places)
+          prefetchRow(att.v, block.kvHead, place);
       for (int64_t row = 0; row < tile.rows; ++row) {
-        Value dot;
-        for (size_t first = 0; first < parts.size();) {
-          Value products = constant(0.0f, parts[first].type);
-          size_t i = first;
-          for (; i < parts.size() && parts[i].type == parts[first].type; ++i) {
-            Value query = loadVector(parts[i].type, att.q, qAt(tile, index(row), index(parts[i].offset)));
-            products = vector::FMAOp::create(b, loc, query, keys[i], products);
+        SmallVector<Value> products(lanes, constant(0.0f, vectorType));
+        for (int64_t offset = 0; offset < att.headDim; offset += lanes) {
+          Value query = loadPadded(att.q, qAt(tile, index(row), index(offset)), att.headDim - offset);
+          for (auto [product, place] : llvm::zip_equal(products, places)) {
+            Value key = loadPadded(att.k, {att.layer, block.kvHead, place, index(offset)}, att.headDim - offset);
+            product = vector::FMAOp::create(b, loc, query, key, product);
           }
-          Value part = vector::ReductionOp::create(b, loc, vector::CombiningKind::ADD, products);
-          dot = dot ? Value(arith::AddFOp::create(b, loc, dot, part)) : part;
-          first = i;
         }
-        store(dot, scores, {index(row), j});
+        storeVector(sumAcross(products), scores, {index(row), first});
       }
     });
+  }
+
+  /// Fetches a row of K or V ahead: a block is too short for the hardware to run ahead of it.
+  void prefetchRow(Value cache, Value kvHead, Value place) {
+    constexpr int64_t lineElements = 16;
+    for (int64_t offset = 0; offset < att.headDim; offset += lineElements)
+      memref::PrefetchOp::create(b, loc, cache, ValueRange{att.layer, kvHead, place, index(offset)}, /*isWrite=*/false,
+                                 /*localityHint=*/3, /*isDataCache=*/true);
+  }
+
+  /// A full vector of which only the first `left` elements are read; zeros past them.
+  Value loadPadded(Value buffer, ValueRange indices, int64_t left) {
+    if (left >= lanes)
+      return loadVector(vectorType, buffer, indices);
+    Value mask = vector::ConstantMaskOp::create(b, loc, VectorType::get(lanes, b.getI1Type()), ArrayRef<int64_t>{left});
+    return vector::MaskedLoadOp::create(b, loc, vectorType, buffer, indices, mask, constant(0.0f, vectorType));
+  }
+
+  /// One vector whose lane i is the sum of the lanes of vectors[i]: adds halves of ever shorter blocks of two vectors.
+  Value sumAcross(SmallVector<Value> vectors) {
+    for (int64_t block = lanes; block > 1; block /= 2) {
+      int64_t half = block / 2;
+      SmallVector<int64_t> lower, upper;
+      for (int64_t lane = 0; lane < lanes; ++lane) {
+        bool second = lane % block >= half;
+        lower.push_back(second ? lanes + lane - half : lane);
+        upper.push_back(second ? lanes + lane : lane + half);
+      }
+      for (int64_t i = 0; i < half; ++i) {
+        Value x = vectors[i], y = vectors[i + half];
+        vectors[i] = arith::AddFOp::create(b, loc, vector::ShuffleOp::create(b, loc, x, y, lower),
+                                           vector::ShuffleOp::create(b, loc, x, y, upper));
+      }
+    }
+    return vectors[0];
   }
 
   /// scores[r, j] = q[r] . k[j], vectors along the positions of the transposed block; the tile stays in registers.
@@ -415,8 +509,7 @@ private:
     Value highestScalar = vector::ReductionOp::create(b, loc, vector::CombiningKind::MAXNUMF, highest);
     Value after = larger(highestScalar, before);
     Value afters = splat(after, vectorType);
-    Value difference = splat(arith::SubFOp::create(b, loc, before, after), vectorType);
-    Value alpha = vector::ExtractOp::create(b, loc, math::ExpOp::create(b, loc, difference), ArrayRef<int64_t>{0});
+    Value alpha = exponential(arith::SubFOp::create(b, loc, before, after));
     Value total;
     for (auto [number, score] : llvm::enumerate(parts)) {
       Value weight = math::ExpOp::create(b, loc, arith::SubFOp::create(b, loc, score, afters));
@@ -440,13 +533,15 @@ private:
       for (int64_t row = 0; row < tile.rows; ++row) {
         Value alpha = load(alphas, index(row));
         for (const Chunk &chunk : group) {
-          Value before = loadVector(chunk.type, att.out, outAt(tile, index(row), index(chunk.offset)));
+          Value before = loadVector(chunk.type, accumulator, outAt(tile, index(row), index(chunk.offset)));
           start.push_back(arith::MulFOp::create(b, loc, before, splat(alpha, chunk.type)));
         }
       }
       Carried results = loop(zero, block.count, 1, start, [&](Value j, ValueRange carried) {
         Carried next(carried);
         SmallVector<Value> values;
+        if (block.leads && first == 0)
+          prefetchRow(att.k, block.kvHead, add(add(block.start, positions), j));
         for (const Chunk &chunk : group)
           values.push_back(
               loadVector(chunk.type, att.v, {att.layer, block.kvHead, add(block.start, j), index(chunk.offset)}));
@@ -461,7 +556,7 @@ private:
       });
       for (int64_t row = 0; row < tile.rows; ++row)
         for (auto [number, chunk] : llvm::enumerate(group))
-          storeVector(results[row * group.size() + number], att.out, outAt(tile, index(row), index(chunk.offset)));
+          storeVector(results[row * group.size() + number], accumulator, outAt(tile, index(row), index(chunk.offset)));
     }
   }
 

@@ -1,20 +1,33 @@
 // RUN: buddy-opt %s --attention-vectorize --canonicalize --cse | FileCheck %s
 
-// One query: parallel over KV heads; the three query heads of a group share the loads of K and V.
+// One query: parallel over KV heads and ranges of positions; the three query heads of a group are the rows. What the
+// ranges leave is joined in the end.
 
 // CHECK-LABEL: func private @attention
 // CHECK-SAME: %[[Q:[a-z0-9]*]]: memref<1x9x1x64xf32>, %[[K:[a-z0-9]*]]: memref<30x3x?x64xf32>,
 // CHECK-SAME: %[[V:[a-z0-9]*]]: memref<30x3x?x64xf32>
+// CHECK-SAME: %[[OUT:[a-z0-9]*]]: memref<1x1x9x64xf32>
 // CHECK-NOT: buddy.attention
 // CHECK-NOT: linalg
-// CHECK: scf.parallel (%{{.*}}) = (%{{.*}}) to (%c3)
-// CHECK-COUNT-4: memref.alloca
+// CHECK: %[[RANGES:.*]] = arith.ceildivui
+// CHECK: memref.alloc() {{.*}} : memref<198xf32>
+// CHECK: %[[SUMS:.*]] = memref.alloc() {{.*}} : memref<198x64xf32>
+// CHECK: %[[UNITS:.*]] = arith.muli %{{.*}}, %c3
+// CHECK: scf.parallel (%{{.*}}) = (%{{.*}}) to (%[[UNITS]])
+// CHECK-COUNT-2: memref.alloca
 // CHECK-NOT: memref.alloc
-// CHECK-COUNT-8: vector.load %[[K]]
-// CHECK-NOT: vector.load %[[K]]
+// CHECK: memref.prefetch %[[V]]
+// CHECK: vector.load %[[K]]
+// CHECK: vector.shuffle
 // CHECK: math.exp {{.*}} vector<8xf32>
+// CHECK: memref.prefetch %[[K]]
 // CHECK: vector.load %[[V]]
+// CHECK: vector.store %{{.*}}, %[[SUMS]]
+// CHECK: scf.reduce
+// CHECK: scf.for
+// CHECK: vector.load %[[SUMS]]
 // CHECK: arith.divf
+// CHECK: vector.store %{{.*}}, %[[OUT]]
 module attributes {buddy.target = {vector_bits = 256 : i64}} {
   func.func private @attention(%q: memref<1x9x1x64xf32>, %k: memref<30x3x?x64xf32>, %v: memref<30x3x?x64xf32>,
       %layer: index, %position: index, %out: memref<1x1x9x64xf32>) attributes {buddy.attention = {scale = 0.125 : f32}} {

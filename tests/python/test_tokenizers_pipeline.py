@@ -175,7 +175,6 @@ _CUT = {
     "o200k": (SplitPattern.O200K,),
     "tekken": (SplitPattern.TEKKEN,),
     "deepseek": (SplitPattern.NUMBERS_UP_TO_3, SplitPattern.CJK_RUNS, SplitPattern.DEEPSEEK_V3),
-    "deepseek-alone": (SplitPattern.DEEPSEEK_V3,),
 }
 
 
@@ -188,7 +187,7 @@ def test_patterns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     tokenizer = reference.of_all_pairs(name)
     pieces = [*"aAbǅʰ你か1½ \n\r\t/'!$\x00\u0301\u0bd7\u00ad\u200d_—€", "'s", "'LL", "'ſ", "  ", "//", "İ", "ß"]
     chosen = random.Random(46)
-    texts = ["".join(chosen.choice(pieces) for _ in range(chosen.randrange(14))) for _ in range(1500)]
+    texts = ["".join(chosen.choice(pieces) for _ in range(chosen.randrange(14))) for _ in range(1000)]
     _compare(tokenizer, tmp_path, [*_texts(47), *texts, reference.every_class_border()])
     with _tool(tokenizer, tmp_path) as tool:
         for unit in ("A", "a", " ", "\n", "\x00", "\u0301", "/", "Aʰ", "'s"):

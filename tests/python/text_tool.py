@@ -43,12 +43,13 @@ def compile_tool(*flags: str) -> Path:
     sources = sorted(path for name in ("Text", "Vocab", "Chat", "Unicode") for path in containers.glob(f"{name}*.cpp"))
     result = Path(tempfile.mkdtemp(prefix="text-tool-")) / "text-tool"
     compiler = os.environ.get("CXX") or shutil.which("g++") or "c++"
+    cached = ["ccache"] if shutil.which("ccache") else []
     options = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror", "-pthread"]
     sources.append(_ROOT / "tests" / "containers" / "text-tool.cpp")
 
     def compile_one(source: Path) -> Path:
         to = result.with_name(f"{source.stem}.o")
-        subprocess.run([compiler, *options, *flags, f"-I{containers}", "-c", "-o", to, source], check=True)
+        subprocess.run([*cached, compiler, *options, *flags, f"-I{containers}", "-c", "-o", to, source], check=True)
         return to
 
     with ThreadPoolExecutor(max_workers=2) as pool:

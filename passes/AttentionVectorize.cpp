@@ -26,10 +26,8 @@ using mlir::buddy::Target;
 
 namespace {
 
-/// Rows of a register tile: with two vectors of columns they fill 12 registers.
-constexpr int64_t mostTileRows = 6;
-/// Tiles of queries that share one transposed block of K (times the query heads of the group).
-constexpr int64_t tilesPerQueryBlock = 6;
+/// Queries that share one transposed block of K (times the query heads of the group).
+constexpr int64_t queriesPerBlock = 36;
 
 /// The function's arguments and sizes.
 struct Attention {
@@ -109,6 +107,7 @@ public:
       : att(attention), b(function.getContext()), loc(function.getLoc()), f32(b.getF32Type()) {
     b.setInsertionPointToEnd(&function.getBody().front());
     lanes = target.lanes(f32);
+    mostTileRows = target.registers >= 32 ? 12 : 6;
     positions = 4 * lanes;
     vectorType = VectorType::get(lanes, f32);
   }
@@ -129,7 +128,8 @@ private:
   Location loc;
   Type f32;
   int64_t lanes;
-  int64_t positions; ///< per block
+  int64_t mostTileRows; ///< with two vectors of columns they leave enough registers for the operands
+  int64_t positions;    ///< per block
   VectorType vectorType;
   Value zero, one, minusInfinity;
   // Scratch of one iteration of the parallel loop, on the stack; in decode the rows' states are in shared buffers.
@@ -167,9 +167,29 @@ private:
     return arith::SelectOp::create(b, loc, greater, x, y);
   }
   Value ceilDiv(Value x, Value y) { return b.createOrFold<arith::CeilDivUIOp>(loc, x, y); }
-  /// exp of a scalar by way of vectors, for which there is a fast form.
-  Value exponential(Value x) {
-    return vector::ExtractOp::create(b, loc, math::ExpOp::create(b, loc, splat(x, vectorType)), ArrayRef<int64_t>{0});
+  /// exp of numbers that are not positive, with an error of about one ulp. Below e^-86 it stays there: as a weight
+  /// beside the 1 of the maximum that is nothing. A NaN stays NaN.
+  Value expOfNonPositive(Value x) {
+    auto type = cast<VectorType>(x.getType());
+    auto bits = VectorType::get(type.getShape(), b.getI32Type());
+    auto number = [&](float value) { return constant(value, type); };
+    auto fma = [&](Value y, Value z, Value w) -> Value { return vector::FMAOp::create(b, loc, y, z, w); };
+    x = larger(number(-86.0f), x);
+    // x = n * ln 2 + r. The sum with 1.5 * 2^23 has no room for a fraction; its low bits are n.
+    Value rounder = number(12582912.0f);
+    Value shifted = fma(x, number(1.44269504f), rounder);
+    Value n = arith::SubFOp::create(b, loc, shifted, rounder);
+    Value r = fma(n, number(2.12194440e-4f), fma(n, number(-0.693359375f), x));
+    Value sum = number(1.9875691500e-4f);
+    for (float coefficient : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 0.5f, 1.0f, 1.0f})
+      sum = fma(sum, r, number(coefficient));
+    Value places = arith::ConstantOp::create(b, loc, DenseElementsAttr::get(bits, int32_t(23)));
+    Value exponent = arith::ShLIOp::create(b, loc, arith::BitcastOp::create(b, loc, bits, shifted), places);
+    sum = arith::AddIOp::create(b, loc, arith::BitcastOp::create(b, loc, bits, sum), exponent);
+    return arith::BitcastOp::create(b, loc, type, sum);
+  }
+  Value scalarExpOfNonPositive(Value x) {
+    return vector::ExtractOp::create(b, loc, expOfNonPositive(splat(x, vectorType)), ArrayRef<int64_t>{0});
   }
   /// A buffer that all threads see.
   Value shared(ArrayRef<int64_t> shape) {
@@ -246,7 +266,7 @@ private:
     sums = shared({states});
     accumulator = shared({states, att.headDim});
     parallel(mul(ranges, att.kvHeads), [&](Value unit) {
-      int64_t tileRows = std::min(att.groupSize(), mostTileRows);
+      int64_t tileRows = std::min<int64_t>(att.groupSize(), 6);
       scores = scratch({tileRows, positions});
       alphas = scratch({tileRows});
       Value kvHead = arith::DivUIOp::create(b, loc, unit, ranges);
@@ -288,7 +308,7 @@ private:
       start.push_back(constant(0.0f, chunk.type));
     Carried joined = loop(zero, ranges, 1, start, [&](Value range, ValueRange carried) {
       Value state = stateOf(range);
-      Value weight = exponential(arith::SubFOp::create(b, loc, load(maxima, state), highest));
+      Value weight = scalarExpOfNonPositive(arith::SubFOp::create(b, loc, load(maxima, state), highest));
       Carried next = {
           arith::AddFOp::create(b, loc, carried[0], arith::MulFOp::create(b, loc, weight, load(sums, state)))};
       for (auto [number, chunk] : llvm::enumerate(parts)) {
@@ -307,7 +327,7 @@ private:
   /// Many queries: in parallel over KV heads and blocks of queries. A block's K is transposed once for all rows.
   void emitPrefill() {
     accumulator = att.out;
-    int64_t blockRows = mostTileRows * tilesPerQueryBlock;
+    int64_t blockRows = queriesPerBlock;
     Value queries = b.createOrFold<memref::DimOp>(loc, att.q, 2);
     Value blocks = b.createOrFold<arith::CeilDivUIOp>(loc, queries, index(blockRows));
     parallel(b.createOrFold<arith::MulIOp>(loc, blocks, index(att.kvHeads)), [&](Value unit) {
@@ -349,18 +369,20 @@ private:
     return arith::SelectOp::create(b, loc, odd, sub(sub(count, one), half), half);
   }
 
-  /// Every tile of a block of queries: for each head of the group, full tiles, then single rows.
+  /// Every tile of a block of queries: for each head of the group, full tiles, then ever smaller ones.
   void forEachTile(Value firstHead, Value firstQuery, Value count, int64_t blockRows,
                    function_ref<void(const RowTile &)> body) {
-    Value full = sub(count, arith::RemUIOp::create(b, loc, count, index(mostTileRows)));
     loop(zero, index(att.groupSize()), 1, [&](Value headInGroup) {
       Value head = add(firstHead, headInGroup);
       Value state = mul(headInGroup, blockRows);
-      auto tileAt = [&](Value offset, int64_t rows) {
-        return RowTile{rows, head, add(firstQuery, offset), add(state, offset), false};
-      };
-      loop(zero, full, mostTileRows, [&](Value offset) { body(tileAt(offset, mostTileRows)); });
-      loop(full, count, 1, [&](Value offset) { body(tileAt(offset, 1)); });
+      Value begin = zero;
+      for (int64_t rows : {mostTileRows, mostTileRows / 3, int64_t(1)}) {
+        Value left = sub(count, begin);
+        Value end = add(begin, sub(left, arith::RemUIOp::create(b, loc, left, index(rows))));
+        loop(begin, end, rows,
+             [&](Value offset) { body(RowTile{rows, head, add(firstQuery, offset), add(state, offset), false}); });
+        begin = end;
+      }
     });
   }
 
@@ -509,10 +531,10 @@ private:
     Value highestScalar = vector::ReductionOp::create(b, loc, vector::CombiningKind::MAXNUMF, highest);
     Value after = larger(highestScalar, before);
     Value afters = splat(after, vectorType);
-    Value alpha = exponential(arith::SubFOp::create(b, loc, before, after));
+    Value alpha = scalarExpOfNonPositive(arith::SubFOp::create(b, loc, before, after));
     Value total;
     for (auto [number, score] : llvm::enumerate(parts)) {
-      Value weight = math::ExpOp::create(b, loc, arith::SubFOp::create(b, loc, score, afters));
+      Value weight = expOfNonPositive(arith::SubFOp::create(b, loc, score, afters));
       storeVector(weight, scores, {row, index(number * lanes)});
       total = total ? Value(arith::AddFOp::create(b, loc, total, weight)) : weight;
     }

@@ -319,14 +319,16 @@ struct MatmulVectorize : buddy::impl::MatmulVectorizeBase<MatmulVectorize> {
       return signalPassFailure();
     SmallVector<linalg::GenericOp> generics;
     getOperation().walk([&](linalg::GenericOp op) { generics.push_back(op); });
-    for (linalg::GenericOp op : generics) {
-      FailureOr<PackedContraction> contraction = matchPackedContraction(op);
-      if (failed(contraction))
-        continue;
-      ContractionEmitter(*contraction, *target).emit();
-      if (contraction->zeroFill)
-        contraction->zeroFill.erase();
-      op.erase();
+    // All are found before the first one becomes loops, which would hide the fills in front of it.
+    SmallVector<PackedContraction> contractions;
+    for (linalg::GenericOp op : generics)
+      if (FailureOr<PackedContraction> contraction = matchPackedContraction(op); succeeded(contraction))
+        contractions.push_back(*contraction);
+    for (PackedContraction &contraction : contractions) {
+      ContractionEmitter(contraction, *target).emit();
+      if (contraction.zeroFill)
+        contraction.zeroFill.erase();
+      contraction.op.erase();
     }
   }
 };

@@ -19,7 +19,7 @@
 // CHECK: memref.prefetch %[[V]]
 // CHECK: vector.load %[[K]]
 // CHECK: vector.shuffle
-// CHECK: math.exp {{.*}} vector<8xf32>
+// CHECK: arith.shli {{.*}} vector<8xi32>
 // CHECK: memref.prefetch %[[K]]
 // CHECK: vector.load %[[V]]
 // CHECK: vector.store %{{.*}}, %[[SUMS]]

@@ -15,6 +15,7 @@
 #include "mlir/Dialect/Utils/StructuredOpsUtils.h"
 #include "mlir/IR/Matchers.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
+#include "mlir/Transforms/RegionUtils.h"
 
 namespace mlir::buddy {
 #define GEN_PASS_DEF_FOLDPACKEDWEIGHTS
@@ -299,12 +300,45 @@ struct FoldIntoExtract : OpRewritePattern<tensor::ExtractOp> {
   }
 };
 
+/// Whether this is what FoldIntoContraction makes.
+bool isPackedContraction(linalg::GenericOp op) {
+  if (op.getNumLoops() != 4 || op.getNumDpsInputs() != 2 || op.getNumDpsInits() != 1 || !op.hasPureTensorSemantics())
+    return false;
+  auto panels = cast<RankedTensorType>(op.getDpsInputs()[1].getType());
+  return panels.getRank() == 3 && isMultiplyAdd(op.getBody());
+}
+
+/// Places contractions with the same input side by side, as far as what they read can be had there.
+void gatherContractions(func::FuncOp function) {
+  DenseMap<std::pair<Block *, Value>, Operation *> last;
+  SmallVector<linalg::GenericOp> contractions;
+  function.walk([&](linalg::GenericOp op) {
+    if (isPackedContraction(op))
+      contractions.push_back(op);
+  });
+  IRRewriter rewriter(function.getContext());
+  for (linalg::GenericOp op : contractions) {
+    Value input = op.getDpsInputs()[0];
+    if (auto reshape = input.getDefiningOp<tensor::CollapseShapeOp>())
+      input = reshape.getSrc();
+    Operation *&previous = last[{op->getBlock(), input}];
+    if (previous && previous->getNextNode() != op) {
+      Operation *place = previous->getNextNode();
+      if (failed(moveOperationDependencies(rewriter, op, place)))
+        continue;
+      op->moveBefore(place);
+    }
+    previous = op;
+  }
+}
+
 struct FoldPackedWeights : buddy::impl::FoldPackedWeightsBase<FoldPackedWeights> {
   void runOnOperation() override {
     RewritePatternSet patterns(&getContext());
     patterns.add<FoldIntoContraction, FoldIntoExtract>(&getContext());
     if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))
-      signalPassFailure();
+      return signalPassFailure();
+    gatherContractions(getOperation());
   }
 };
 

@@ -110,12 +110,37 @@ FailureOr<PackedContraction> matchPackedContraction(linalg::GenericOp op) {
   return PackedContraction{op, a, w, c, findZeroFill(op, c)};
 }
 
-/// Writes the loops of one contraction.
+/// Whether `next` may run in one loop with the contractions `group` before it: it has the same input and the same kind
+/// of panels, and what stands in between is no more than allocations, views and fills of other buffers.
+bool joins(const PackedContraction &next, ArrayRef<PackedContraction> group) {
+  const PackedContraction &last = group.back();
+  auto panels = [](const PackedContraction &contraction) { return cast<MemRefType>(contraction.w.getType()); };
+  auto isOwn = [](Value buffer) { return isa_and_nonnull<memref::AllocOp>(rootOf(buffer).getDefiningOp()); };
+  if (next.a != last.a || next.op->getBlock() != last.op->getBlock() || !next.zeroFill ||
+      panels(next).getDimSize(2) != panels(last).getDimSize(2) || !isOwn(next.c))
+    return false;
+  for (const PackedContraction &other : group)
+    if (!other.zeroFill || !isOwn(other.c) || rootOf(other.c) == rootOf(next.c))
+      return false;
+  auto fillsOther = [&](Operation *op) {
+    auto fill = dyn_cast<linalg::FillOp>(op);
+    return fill && isOwn(fill.getOutputs()[0]) && rootOf(fill.getOutputs()[0]) != rootOf(next.a) &&
+           llvm::none_of(
+               group, [&](const PackedContraction &other) { return rootOf(fill.getOutputs()[0]) == rootOf(other.c); });
+  };
+  for (Operation *op = last.op->getNextNode(); op != next.op; op = op->getNextNode())
+    if (!op || (!isMemoryEffectFree(op) && !isa<memref::AllocOp>(op) && !fillsOther(op)))
+      return false;
+  return true;
+}
+
+/// Writes the loops of contractions with the same input, at the place of the last one.
 class ContractionEmitter {
 public:
-  ContractionEmitter(PackedContraction contraction, const Target &target)
-      : contraction(contraction), b(contraction.op.getContext()), loc(contraction.op->getLoc()),
-        element(cast<MemRefType>(contraction.w.getType()).getElementType()), tileRows(target.tileRows) {
+  ContractionEmitter(ArrayRef<PackedContraction> contractions, const Target &target)
+      : contractions(contractions), contraction(contractions.back()), b(contraction.op.getContext()),
+        loc(locationOf(contractions)), element(cast<MemRefType>(contraction.w.getType()).getElementType()),
+        tileRows(target.tileRows) {
     b.setInsertionPoint(contraction.op);
     int64_t panel = cast<MemRefType>(contraction.w.getType()).getDimSize(2);
     int64_t lanes = target.lanes(element);
@@ -130,11 +155,15 @@ public:
   void emit() {
     auto aType = cast<MemRefType>(contraction.a.getType());
     int64_t staticRows = aType.getDimSize(0);
-    Value panels = size(contraction.w, 0);
+    Value panels = size(contractions.front().w, 0);
+    for (const PackedContraction &other : contractions.drop_front())
+      panels = b.createOrFold<arith::AddIOp>(loc, panels, size(other.w, 0));
     if (staticRows == 1) {
       scf::ParallelOp::create(
           b, loc, ValueRange{constant(0)}, ValueRange{panels}, ValueRange{constant(1)},
-          [&](OpBuilder &nested, Location, ValueRange ivs) { at(nested, [&] { emitTile(1, constant(0), ivs[0]); }); });
+          [&](OpBuilder &nested, Location, ValueRange ivs) {
+            at(nested, [&] { dispatch(ivs[0], contractions, [&](Value panel) { emitTile(1, constant(0), panel); }); });
+          });
       return;
     }
     // Blocks of rows outside, panels inside: a block of A stays in cache while a thread goes through the panels.
@@ -144,12 +173,17 @@ public:
     Value blocks = b.createOrFold<arith::CeilDivUIOp>(loc, rows, blockSize);
     scf::ParallelOp::create(b, loc, ValueRange{constant(0), constant(0)}, ValueRange{blocks, panels},
                             ValueRange{constant(1), constant(1)}, [&](OpBuilder &nested, Location, ValueRange ivs) {
-                              at(nested, [&] { emitRowBlock(ivs[0], ivs[1], rows, blockSize, staticRows, block); });
+                              at(nested, [&] {
+                                dispatch(ivs[1], contractions, [&](Value panel) {
+                                  emitRowBlock(ivs[0], panel, rows, blockSize, staticRows, block);
+                                });
+                              });
                             });
   }
 
 private:
-  PackedContraction contraction;
+  ArrayRef<PackedContraction> contractions;
+  PackedContraction contraction; ///< the one whose tiles are written
   OpBuilder b;
   Location loc;
   Type element;
@@ -162,6 +196,28 @@ private:
     OpBuilder::InsertionGuard guard(b);
     b.setInsertionPoint(nested.getInsertionBlock(), nested.getInsertionPoint());
     body();
+  }
+
+  static Location locationOf(ArrayRef<PackedContraction> contractions) {
+    SmallVector<Location> locations;
+    for (PackedContraction contraction : contractions)
+      locations.push_back(contraction.op.getLoc());
+    return FusedLoc::get(locations.front().getContext(), locations);
+  }
+
+  /// Finds the contraction that a panel of all of them belongs to, and runs `body` with its number in there.
+  void dispatch(Value panel, ArrayRef<PackedContraction> candidates, function_ref<void(Value)> body) {
+    contraction = candidates.front();
+    if (candidates.size() == 1)
+      return body(panel);
+    Value count = size(contraction.w, 0);
+    Value isFirst = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ult, panel, count);
+    auto choice = scf::IfOp::create(b, loc, isFirst, /*withElseRegion=*/true);
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPointToStart(choice.thenBlock());
+    body(panel);
+    b.setInsertionPointToStart(choice.elseBlock());
+    dispatch(arith::SubIOp::create(b, loc, panel, count), candidates.drop_front(), body);
   }
 
   Value constant(int64_t value) { return arith::ConstantIndexOp::create(b, loc, value); }
@@ -313,6 +369,8 @@ private:
 };
 
 struct MatmulVectorize : buddy::impl::MatmulVectorizeBase<MatmulVectorize> {
+  using Base::Base;
+
   void runOnOperation() override {
     FailureOr<Target> target = Target::get(getOperation());
     if (failed(target))
@@ -324,11 +382,17 @@ struct MatmulVectorize : buddy::impl::MatmulVectorizeBase<MatmulVectorize> {
     for (linalg::GenericOp op : generics)
       if (FailureOr<PackedContraction> contraction = matchPackedContraction(op); succeeded(contraction))
         contractions.push_back(*contraction);
-    for (PackedContraction &contraction : contractions) {
-      ContractionEmitter(contraction, *target).emit();
-      if (contraction.zeroFill)
-        contraction.zeroFill.erase();
-      contraction.op.erase();
+    for (ArrayRef<PackedContraction> rest = contractions; !rest.empty();) {
+      size_t count = 1;
+      while (group && count < rest.size() && joins(rest[count], rest.take_front(count)))
+        ++count;
+      ContractionEmitter(rest.take_front(count), *target).emit();
+      for (PackedContraction contraction : rest.take_front(count)) {
+        if (contraction.zeroFill)
+          contraction.zeroFill.erase();
+        contraction.op.erase();
+      }
+      rest = rest.drop_front(count);
     }
   }
 };

@@ -62,6 +62,8 @@ def FoldPackedWeights : Pass<"fold-packed-weights", "func::FuncOp"> {
     gather of an embedding) becomes
 
       tensor.extract %w[n, k]    ->    tensor.extract %packed[n / R, k, n % R]
+
+    Contractions with the same A are placed side by side, for `matmul-vectorize`.
   }];
   let dependentDialects = ["affine::AffineDialect", "arith::ArithDialect", "linalg::LinalgDialect",
                            "tensor::TensorDialect"];
@@ -171,9 +173,13 @@ def MatmulVectorize : Pass<"matmul-vectorize", "func::FuncOp"> {
     Serves what `fold-packed-weights` makes, after bufferisation: C[m, p, j] += A[m, k] * W[p, k, j]. A tile of
     `tile_rows` rows and one panel stays in registers over all of K; rows that are left over are taken in tiles of
     powers of two. One row (decode) uses several independent accumulators and reads the panel as one contiguous stream.
-    A `linalg.fill` of C with zero just before is taken in.
+    A `linalg.fill` of C with zero just before is taken in. Contractions with the same A that stand side by side (queries,
+    keys and values; gate and up) run in one parallel loop over the panels of all.
   }];
   let dependentDialects = ["arith::ArithDialect", "memref::MemRefDialect", "scf::SCFDialect", "vector::VectorDialect"];
+  let options = [
+    Option<"group", "group", "bool", /*default=*/"true", "Run contractions with the same input in one parallel loop">
+  ];
 }
 
 def GenericVectorize : Pass<"generic-vectorize", "func::FuncOp"> {
@@ -253,6 +259,18 @@ def InternalizePrivateFunctions : Pass<"internalize-private-functions", "ModuleO
     ```
   }];
   let dependentDialects = ["LLVM::LLVMDialect"];
+}
+
+def ProfileRegions : Pass<"profile-regions", "ModuleOp"> {
+  let summary = "Reports the beginning and the end of every outer loop to the program";
+  let description = [{
+    Each outermost loop, parallel or not, that calls no function of the module is a region. It is wrapped in calls of
+    `buddy_profile_begin(id: i64)` and `buddy_profile_end(id: i64)`, which the program defines and which only the
+    calling thread makes. The names stand in `@<entry>_profile_names`, a constant of bytes: line number `id` (from 0) is
+    the region's name, made of its ops' locations (`model.layers.*.mlp/mul_13`); a zero ends the text. Regions with
+    the same name share a number. A module without an entry point is left alone.
+  }];
+  let dependentDialects = ["arith::ArithDialect", "LLVM::LLVMDialect"];
 }
 
 #endif // BUDDY_PASSES

@@ -29,6 +29,10 @@ struct PipelineOptions : PassPipelineOptions<PipelineOptions> {
                           llvm::cl::init(true)};
   Option<bool> internalize{*this, "internalize", llvm::cl::desc("Give private functions internal linkage"),
                            llvm::cl::init(true)};
+  Option<bool> group{*this, "group", llvm::cl::desc("Run matmuls with the same input in one parallel loop"),
+                     llvm::cl::init(true)};
+  Option<bool> profile{*this, "profile", llvm::cl::desc("Report every outer loop to the program"),
+                       llvm::cl::init(false)};
 };
 
 /// Appends a textual list of passes. Pass names are checked here, at the first use of a pipeline.
@@ -64,7 +68,8 @@ void addLoopPasses(OpPassManager &pm, const PipelineOptions &options) {
   if (options.attention)
     add(pm, "func.func(attention-vectorize)");
   if (options.vectorize)
-    add(pm, "func.func(matmul-vectorize,generic-vectorize)");
+    add(pm, options.group ? "func.func(matmul-vectorize,generic-vectorize)"
+                          : "func.func(matmul-vectorize{group=false},generic-vectorize)");
   else
     add(pm, "func.func(generic-vectorize{vectorize=false})");
   if (!options.parallelize)
@@ -72,6 +77,8 @@ void addLoopPasses(OpPassManager &pm, const PipelineOptions &options) {
   add(pm, options.memoryPlan ? "canonicalize,cse,plan-memory" : "plan-memory{place=false}");
   add(pm, "func.func(vector-math-approximation,deallocate-local-buffers,optimize-allocation-liveness)");
   add(pm, "canonicalize,cse,loop-invariant-code-motion");
+  if (options.profile)
+    add(pm, "profile-regions");
 }
 
 /// Loops -> the LLVM dialect, with parallel loops as OpenMP.

@@ -12,9 +12,7 @@ from toy_model import Shape, Weights, attention_module, attention_reference, toy
 
 Array = np.ndarray[Any, Any]
 MACHINES = [pytest.param(machine, id=machine.name) for machine in machines()]
-ALL_OFF = "fuse=false pack=false vectorize=false attention=false parallelize=false memory-plan=false internalize=false"
-SWITCHES = [
-    "",
+OFF = [
     "fuse=false",
     "pack=false",
     "vectorize=false",
@@ -22,8 +20,9 @@ SWITCHES = [
     "parallelize=false",
     "memory-plan=false",
     "internalize=false",
-    ALL_OFF,
+    "group=false",
 ]
+SWITCHES = ["", *OFF, " ".join(OFF)]
 
 
 def matmul_module(machine: Machine, shapes: list[tuple[str, int, int]]) -> str:

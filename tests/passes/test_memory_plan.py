@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from compiled_module import V3, CompiledModule, Machine
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from toy_model import Shape, Weights, toy_module
 
 Array = np.ndarray[Any, Any]
@@ -51,25 +48,3 @@ def test_size_grows_with_the_tokens(tmp_path: Path) -> None:
     assert sizes[1] - sizes[0] == sizes[2] - sizes[1] == (sizes[3] - sizes[0]) // 99
     # At least the two activations of the feed-forward layer, and not what all temporaries take together.
     assert 2 * 4 * SHAPE.ffn <= sizes[1] - sizes[0] < 16 * 4 * SHAPE.ffn
-
-
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    heads=st.sampled_from([(1, 1), (4, 2), (6, 3), (5, 1)]),
-    head_dim=st.sampled_from([4, 6, 10, 16]),
-    hidden=st.integers(3, 40),
-    ffn=st.integers(3, 60),
-    layers=st.integers(1, 3),
-    tokens=st.integers(1, 20),
-)
-def test_same_results_without_the_plan(
-    heads: tuple[int, int], head_dim: int, hidden: int, ffn: int, layers: int, tokens: int
-) -> None:
-    shape = Shape(layers, hidden, heads[0], heads[1], head_dim, ffn, vocab=50, context=32)
-    ids = np.random.default_rng(tokens).integers(0, shape.vocab, tokens)
-    results = []
-    with tempfile.TemporaryDirectory() as folder:
-        for options in ("", "memory-plan=false internalize=false"):
-            module = CompiledModule(toy_module(V3, shape, "score"), Path(folder) / "m", V3, options)
-            results.append(logits(module, "score", shape, V3, ids, module.arena("score", tokens)))
-    np.testing.assert_array_equal(results[0], results[1])

@@ -345,11 +345,11 @@ private:
   /// A tile computes for longer than it loads, so that the hardware sees too few loads ahead to hide memory's latency.
   /// Past the end of a panel this is the next one. (A single row loads fast enough by itself.)
   void prefetch(Value panel, Value k, int64_t first) {
-    constexpr int64_t distance = 32, lineBytes = 64;
+    constexpr int64_t distance = 128, lineBytes = 64;
     int64_t lineElements = std::max<int64_t>(1, lineBytes * 8 / element.getIntOrFloatBitWidth());
     for (int64_t column = first * lanes(); column < (first + group) * lanes(); column += lineElements)
       memref::PrefetchOp::create(b, loc, contraction.w, ValueRange{panel, add(k, distance), constant(column)},
-                                 /*isWrite=*/false, /*localityHint=*/3, /*isDataCache=*/true);
+                                 /*isWrite=*/false, /*localityHint=*/2, /*isDataCache=*/true);
   }
 
   void store(ArrayRef<Value> sums, int64_t rows, Value row, Value panel, int64_t first) {

@@ -48,7 +48,7 @@ static Error foreignFile(const std::string &path, const std::string &why) {
 }
 
 static Error damagedFile(const std::string &path, const std::string &why) {
-  return Error("the weights file '" + path + "' is damaged (" + why + "): copy or build it again");
+  return Error("the weights file '" + path + "' is damaged (" + why + "): copy it again, or delete it and build again");
 }
 
 /// The length of the header, out of the file's first 8 bytes.

@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -27,8 +27,10 @@ import typer
 from rich.console import Console
 
 from buddy_gen.bench.command import bench_command
+from buddy_gen.choices import DIALECTS, DTYPES
 from buddy_gen.errors import BuddyError
 from buddy_gen.models.default_model import DEFAULT_MODEL_NAME, default_cache_dir
+from buddy_gen.target import TARGETS
 
 PACKAGE = Path(__file__).resolve().parent
 PROGRAM = "buddy-llama-run"
@@ -58,10 +60,40 @@ app = typer.Typer(
     help="Compile language models to native programs.",
 )
 
-Target = Annotated[str, typer.Option(help="Machine to generate code for: native, x86-64-v3, x86-64-v4, ...")]
-Dtype = Annotated[str, typer.Option(help="Element type of the weights and the arithmetic.")]
-Priority = Annotated[str, typer.Option(help="Dialects in order of preference, such as tosa,linalg.")]
+Target = Annotated[
+    str,
+    typer.Option(
+        callback=lambda value: _one_of(("native", *TARGETS), "target")(value),
+        help="Machine to generate code for: native, x86-64-v3, x86-64-v4, ...",
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        callback=lambda value: _one_of(DTYPES, "dtype")(value),
+        help="Element type of the weights and the arithmetic.",
+    ),
+]
+Priority = Annotated[
+    str,
+    typer.Option(
+        callback=lambda value: _one_of(DIALECTS, "dialect")(value),
+        help="Dialects in order of preference, such as tosa,linalg.",
+    ),
+]
 Model = Annotated[str, typer.Argument(help="A Hugging Face folder, a GGUF file, or smollm2 for the default model.")]
+
+
+def _one_of(known: Iterable[str], what: str) -> Callable[[str], str]:
+    """A check of an option whose value is one of `known`, or several of them with commas between."""
+
+    def check(value: str) -> str:
+        wrong = [part for part in value.split(",") if part not in known]
+        if wrong:
+            raise typer.BadParameter(f"unknown {what} '{wrong[0]}'; choose from {', '.join(known)}")
+        return value
+
+    return check
 
 
 @dataclass(frozen=True)
@@ -121,9 +153,9 @@ def resolve_model(model: str) -> str:
     if model == DEFAULT_MODEL_NAME:
         return model
     path = Path(model).expanduser()
-    if not path.exists():
+    if not model or not path.exists():
         raise BuddyError(
-            f"The model {model} does not exist; give a model folder, a GGUF file, or {DEFAULT_MODEL_NAME}."
+            f"The model '{model}' does not exist; give a model folder, a GGUF file, or {DEFAULT_MODEL_NAME}."
         )
     return str(path.resolve())
 
@@ -190,7 +222,7 @@ def _reason(output: str) -> str:
     match = re.search(
         r"^CMake Error[^\n]*\(message\):\n(.*?)(?:\n\S|\nCall Stack|\Z)", output, re.MULTILINE | re.DOTALL
     )
-    sentence = " ".join(match[1].split()) if match else ""
+    sentence = " ".join(match[1].split()).removeprefix("buddy: error: ") if match else ""
     return "" if "Traceback (most recent call last)" in sentence else sentence
 
 
@@ -242,7 +274,8 @@ def build_model(options: Options, output: Path, quiet: bool, to_stderr: bool) ->
     seconds = time.monotonic() - start
     for name, size in sizes.items():
         steps.say(f"{output / name}  {_readable(size)}")
-    steps.say(f'Done in {seconds:.1f} s. Run it: {shlex.quote(str(output / PROGRAM))} -p "The capital of France is"')
+    prompt = '-p "The capital of France is"' if (output / "llama.vocab").exists() else "--ids 1,2,3"
+    steps.say(f"Done in {seconds:.1f} s. Run it: {shlex.quote(str(output / PROGRAM))} {prompt}")
     return {"directory": str(output), "executable": str(output / PROGRAM), "files": sizes, "seconds": round(seconds, 3)}
 
 

@@ -93,7 +93,7 @@ static void evaluatePrompt(Session &session, Answer &answer) {
   const std::size_t rest = answer.promptIds.size() - kept;
   if (!session.feed(answer.promptIds.data() + kept, rest))
     answer.stop = Stop::Interrupt;
-  answer.prefilled = static_cast<std::int64_t>(rest);
+  answer.prefilled = static_cast<std::int64_t>(session.size() - kept); // an interrupt leaves some out
   answer.prefillSeconds = watch.seconds();
 }
 

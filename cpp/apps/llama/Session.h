@@ -43,6 +43,8 @@ public:
 
   std::int64_t vocabSize() const noexcept { return lastLogits.size(2); }
   std::int64_t contextSize() const noexcept { return kCache.size(2); }
+  /// How many tokens are in the caches.
+  std::size_t size() const noexcept { return fed.size(); }
   bool isFull() const noexcept { return static_cast<std::int64_t>(fed.size()) >= contextSize(); }
 
 private:

@@ -7,10 +7,8 @@ import json
 import sys
 from collections.abc import Sequence
 
+from buddy_gen.choices import DTYPES
 from buddy_gen.errors import BuddyError
-
-ENTRIES = ("prefill", "decode", "score")
-DTYPES = ("f32",)
 
 
 def _list(text: str) -> tuple[str, ...]:

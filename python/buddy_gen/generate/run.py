@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from buddy_gen.choices import DIALECTS
 from buddy_gen.errors import BuddyError
 from buddy_gen.generate.manifest import Manifest
 from buddy_gen.generate.progress import Progress
-from buddy_gen.lowering_dialects import DIALECTS
 from buddy_gen.models.default_model import DEFAULT_MODEL_NAME, fetch_default_model
 from buddy_gen.target import resolve_target
 
@@ -47,6 +47,8 @@ def generate(options: argparse.Namespace) -> dict[str, Any]:
     _check(options)
     progress = Progress(options.quiet, to_stderr=options.json)
     model = options.model
+    if not model:
+        raise BuddyError("the model's name is empty; give a Hugging Face folder, a GGUF file, or smollm2")
     if model == DEFAULT_MODEL_NAME:
         path = fetch_default_model(progress=progress.say)
     else:

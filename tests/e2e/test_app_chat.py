@@ -25,6 +25,8 @@ from toy_model import (
     write_model,
 )
 
+pytestmark = pytest.mark.slow
+
 TABLE = random_table(1)
 QUESTIONS = ["Hello", "What <|end|> is é?", "ok", "x" * 9, "7", "Why?", "  spaces  ", "!", "more", "bye"]
 

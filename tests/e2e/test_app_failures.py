@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from toy_model import ABI, OTHER_ABI, Program, programs, random_table, write_model
 
+pytestmark = pytest.mark.slow
+
 TABLE = random_table()
 
 

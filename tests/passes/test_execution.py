@@ -10,6 +10,8 @@ import pytest
 from compiled_module import V3, CompiledModule, Machine, aligned, machines, pack
 from toy_model import Shape, Weights, attention_module, attention_reference, toy_module, toy_reference
 
+pytestmark = pytest.mark.slow
+
 Array = np.ndarray[Any, Any]
 MACHINES = [pytest.param(machine, id=machine.name) for machine in machines()]
 OFF = [

@@ -6,11 +6,14 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from compiled_module import V3, CompiledModule
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_memory_plan import logits
 from toy_model import Shape, toy_module
+
+pytestmark = pytest.mark.slow
 
 SWITCHES = ["memory-plan=false internalize=false", "group=false"]
 

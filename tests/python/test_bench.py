@@ -27,6 +27,8 @@ from buddy_gen.bench.work import Limits, ModelWork, Task, read_model_work
 from buddy_gen.errors import BuddyError
 from buddy_gen.models.tiny import write_tiny_gguf, write_tiny_llama
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ModelWork(
     layers=2, weight_bytes=1000, layer_weights=200, head_weights=50, query_rows=8, kv_rows=4, vocabulary=97

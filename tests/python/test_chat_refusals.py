@@ -6,6 +6,8 @@ import pytest
 
 from buddy_gen.tokenizers import ChatTemplateError, reduce_chat_template
 
+pytestmark = pytest.mark.slow
+
 _HEAD = "{% for m in messages %}{{ '<' + m.role + '>' "
 _TAIL = " }}{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 
 import pytest
+import tokenizer_reference as reference
+from text_tool import ABI, MODEL_ID, TextError, TextTool
 from transformers.utils import chat_template_utils
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -17,9 +17,7 @@ from buddy_gen.tokenizers import ChatTemplate, chat, read_tokenizer_json, reduce
 from buddy_gen.tokenizers.chat import ContentRule, DateSlot
 from buddy_gen.weights.gguf_file import read_gguf
 
-sys.path.insert(0, str(Path(__file__).parent))
-import tokenizer_reference as reference
-from text_tool import ABI, MODEL_ID, TextError, TextTool
+pytestmark = pytest.mark.slow
 
 Message = Mapping[str, str]
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -16,6 +16,8 @@ from safetensors import safe_open
 from buddy_gen.generate.__main__ import main
 from buddy_gen.models.tiny import write_tiny_llama
 
+pytestmark = pytest.mark.slow
+
 OUTPUTS = ("out/llama_prefill.mlir", "out/llama_decode.mlir", "out/llama_config.h", "out/llama.cmake")
 WEIGHTS = "bin/llama.weights.safetensors"
 

@@ -18,6 +18,8 @@ from buddy_gen.target import TARGETS
 from buddy_gen.transforms.layers import LayerLoop, NotIsomorphicError, module_key, schedule
 from buddy_gen.weights.packed import PackedTensor, WeightsLayout, panel_shape
 
+pytestmark = pytest.mark.slow
+
 LAYERS = 6
 Customise = Callable[[LlamaForCausalLM], None]
 

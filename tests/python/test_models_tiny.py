@@ -17,6 +17,8 @@ from buddy_gen.errors import BuddyError
 from buddy_gen.models import open_model
 from buddy_gen.models.tiny import main, write_tiny_llama
 
+pytestmark = pytest.mark.slow
+
 
 def digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import sys
 import zlib
 from collections.abc import Iterator
 from datetime import datetime
@@ -12,14 +11,14 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+import tokenizer_reference as reference
+from text_tool import ABI, MODEL_ID, TextError, TextTool, compile_tool
 from tokenizers import Tokenizer, decoders, models, normalizers
 from tokenizers import pre_tokenizers as pre
 
 from buddy_gen.tokenizers import read_sentencepiece_model, read_tokenizer_json, reduce_chat_template, write_vocab
 
-sys.path.insert(0, str(Path(__file__).parent))
-import tokenizer_reference as reference
-from text_tool import ABI, MODEL_ID, TextError, TextTool, compile_tool
+pytestmark = pytest.mark.slow
 
 _TEMPLATE = (
     "{{ bos_token + strftime_now('%d %b %Y') }}{% for m in messages %}{{ m.role + ': ' + m.content|trim + '\n' }}"

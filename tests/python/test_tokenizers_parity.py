@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tokenizer_reference as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from text_tool import ABI, MODEL_ID, TextTool
 from tokenizers import Tokenizer
 
 from buddy_gen.models.default_model import fetch_default_model
 from buddy_gen.tokenizers import read_gguf_tokenizer, read_tokenizer_json, write_vocab
 from buddy_gen.weights.gguf_file import read_gguf
 
-sys.path.insert(0, str(Path(__file__).parent))
-import tokenizer_reference as reference
-from text_tool import ABI, MODEL_ID, TextTool
+pytestmark = pytest.mark.slow
 
 Pair = tuple[Tokenizer, TextTool]
 KINDS = [*reference.PRE_TOKENIZERS, "gpt2-trained", "llama3-trained-ignoring-merges"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizer_reference as reference
+from text_tool import ABI, MODEL_ID, TextTool
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
 from tokenizers import pre_tokenizers as pre
 
@@ -17,9 +18,7 @@ from buddy_gen.tokenizers import read_tokenizer_json, write_vocab
 from buddy_gen.tokenizers.json_pipeline import PATTERN_TEXTS
 from buddy_gen.tokenizers.spec import SplitPattern
 
-sys.path.insert(0, str(Path(__file__).parent))
-import tokenizer_reference as reference
-from text_tool import ABI, MODEL_ID, TextTool
+pytestmark = pytest.mark.slow
 
 _FALLBACK = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +11,17 @@ from typing import Any
 
 import pytest
 import sentencepiece
+import tokenizer_files as files
+import tokenizer_reference as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from text_tool import ABI, MODEL_ID, TextTool
 
 from buddy_gen.errors import BuddyError
 from buddy_gen.tokenizers import TokenizerSpec, UnsupportedTokenizerError, read_sentencepiece_model, write_vocab
 from buddy_gen.tokenizers.gguf_tokenizer import tokenizer_from_gguf_metadata
 
-sys.path.insert(0, str(Path(__file__).parent))
-import tokenizer_files as files
-import tokenizer_reference as reference
-from text_tool import ABI, MODEL_ID, TextTool
+pytestmark = pytest.mark.slow
 
 STRINGS = int(os.environ.get("BUDDY_TOKENIZER_STRINGS", "5000"))
 Pair = tuple[sentencepiece.SentencePieceProcessor, TextTool, Path]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from buddy_gen.tokenizers import normalization_tables, unicode_tables
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_table_is_up_to_date() -> None:

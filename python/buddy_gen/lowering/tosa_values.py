@@ -8,7 +8,7 @@ import numpy as np
 from mlir import ir
 from mlir.dialects import tosa
 
-from buddy_gen.lowering.context import element_of, static_shape, tensor_type
+from buddy_gen.lowering.context import element_of, static_shape
 from buddy_gen.lowering.registry import Declined
 
 
@@ -78,6 +78,5 @@ __all__ = [
     "reshape",
     "same_rank",
     "shape_constant",
-    "tensor_type",
     "zero_point",
 ]

@@ -349,10 +349,11 @@ def schedule(captured: CapturedGraph) -> list[Unit]:
     Raises:
         NotIsomorphicError: Traced layers of one run differ, or their ops interleave with others that need them.
     """
-    loops = [_loop(captured, group) for group in _collect(captured)]
+    groups = _collect(captured)
+    loops = [_loop(captured, group) for group in groups]
     in_loop: dict[fx.Node, LayerLoop] = {}
     last_node: dict[fx.Node, LayerLoop] = {}
-    for group, loop in zip(_collect(captured), loops, strict=True):
+    for group, loop in zip(groups, loops, strict=True):
         for nodes in group.nodes:
             in_loop.update(dict.fromkeys(nodes, loop))
         last_node[group.nodes[-1][-1]] = loop

@@ -3,8 +3,11 @@ include_guard(GLOBAL)
 
 get_filename_component(BUDDY_LLAMA_APP_DIR "${CMAKE_CURRENT_LIST_DIR}/../cpp/apps/llama" ABSOLUTE)
 
-# What knows the model's config header is compiled for each model; all else once.
-set(BUDDY_LLAMA_MODEL_SOURCES Main.cpp Options.cpp Report.cpp Session.cpp)
+# The engine and the program: what knows the model's config header is compiled for each model, all else once.
+set(BUDDY_LLAMA_ENGINE_SOURCES Session.cpp)
+set(BUDDY_LLAMA_PROGRAM_SOURCES Main.cpp Options.cpp Report.cpp)
+# What only a library has, beside the engine.
+set(BUDDY_LLAMA_LIBRARY_SOURCES Library.cpp)
 
 # buddy_add_llama_app(<target> MODEL <name>)
 #
@@ -23,7 +26,8 @@ function(buddy_add_llama_app target)
     )
   endif()
   _buddy_add_llama_app_library()
-  list(TRANSFORM BUDDY_LLAMA_MODEL_SOURCES PREPEND "${BUDDY_LLAMA_APP_DIR}/" OUTPUT_VARIABLE sources)
+  set(sources ${BUDDY_LLAMA_ENGINE_SOURCES} ${BUDDY_LLAMA_PROGRAM_SOURCES})
+  list(TRANSFORM sources PREPEND "${BUDDY_LLAMA_APP_DIR}/")
   add_executable(${target} ${sources})
   target_compile_definitions(
     ${target}
@@ -34,15 +38,18 @@ function(buddy_add_llama_app target)
   target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
 endfunction()
 
-# buddy_llama_app: the part of the program that is the same for every model.
+# buddy_llama_app: the part of programs and libraries that is the same for every model.
 function(_buddy_add_llama_app_library)
   if(TARGET buddy_llama_app)
     return()
   endif()
   file(GLOB sources CONFIGURE_DEPENDS "${BUDDY_LLAMA_APP_DIR}/*.cpp")
-  foreach(source IN LISTS BUDDY_LLAMA_MODEL_SOURCES)
+  foreach(source IN LISTS BUDDY_LLAMA_ENGINE_SOURCES BUDDY_LLAMA_PROGRAM_SOURCES BUDDY_LLAMA_LIBRARY_SOURCES)
     list(REMOVE_ITEM sources "${BUDDY_LLAMA_APP_DIR}/${source}")
   endforeach()
   add_library(buddy_llama_app STATIC ${sources})
   target_link_libraries(buddy_llama_app PUBLIC buddy::containers)
+  set_target_properties(buddy_llama_app PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  # Fused operations would give the sampler other bits on other machines; set here, where the folder is compiled.
+  target_compile_options(buddy_llama_app PRIVATE -ffp-contract=off)
 endfunction()

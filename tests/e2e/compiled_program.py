@@ -38,7 +38,7 @@ class AppObjects:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         sources = [*(ROOT / "cpp/containers").glob("*.cpp"), *(ROOT / "cpp/runtime").glob("*.cpp")]
-        own = list(APP.glob("*.cpp"))
+        own = [path for path in APP.glob("*.cpp") if path.name != "Library.cpp"]
         self.of_model = [path for path in own if "ModelConfig.h" in path.read_text(encoding="utf-8")]
         sources += [path for path in own if path not in self.of_model]
         self.objects = self.compile(sources, folder, [])

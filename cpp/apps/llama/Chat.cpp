@@ -10,6 +10,7 @@
 #include "Input.h"
 #include "Interrupt.h"
 #include "Output.h"
+#include "Printer.h"
 #include "buddy/Error.h"
 
 using namespace buddy;
@@ -34,7 +35,8 @@ public:
     if (static_cast<std::int64_t>(ids.size()) > session.contextSize())
       throw Error("the conversation has " + std::to_string(ids.size()) + " tokens and the context holds " +
                   std::to_string(session.contextSize()) + ": start a new one, or give a larger context with -c");
-    Answer answer = generate(session, sampler, std::move(ids), options);
+    Printer printer(options);
+    Answer answer = generate(session, sampler, std::move(ids), options.generation, printer);
     messages.push_back({ChatRole::Assistant, answer.text});
     return answer;
   }

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "Generation.h"
+#include "Options.h"
 
 namespace buddy::llama {
 

@@ -3,11 +3,9 @@
 #include "Generation.h"
 
 #include <chrono>
-#include <optional>
 #include <utility>
 
-#include "Interrupt.h"
-#include "Output.h"
+#include "StopFilter.h"
 #include "buddy/Error.h"
 
 using namespace buddy;
@@ -23,48 +21,62 @@ private:
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 };
 
-/// Shows the tokens of an answer: their text or, without a vocabulary, their ids.
-class Display {
+/// Turns the tokens of an answer into text for the receiver.
+class Transcript {
 public:
-  Display(const Session &session, const Options &options)
-      : filter(options.stops, [this](std::string_view text) { show(text); }), visible(!options.json),
-        streams(options.stream) {
+  Transcript(const Session &session, const GenerationOptions &options, Receiver &destination)
+      : filter(options.stops), receiver(destination) {
     if (session.hasText())
       decoder.emplace(session.text().decoder(/*skipSpecial=*/true));
   }
 
-  /// True when the text has come to a stop string.
-  bool push(std::int32_t id) {
-    if (decoder)
-      return filter.push(decoder->push(id));
-    show(std::to_string(id) + " ");
-    return false;
+  /// False when the receiver wants no more.
+  bool push(std::int32_t id, const TokenLogProbabilities *logProbabilities) {
+    const std::string piece = decoder ? filter.push(decoder->push(id)) : "";
+    text += piece;
+    return receiver.onToken({id, decoder.has_value(), piece, logProbabilities});
   }
 
-  /// Shows what is left; returns the text. `stopped`: it ended with a stop string.
-  std::string finish(bool stopped) {
-    if (decoder && !stopped && !filter.push(decoder->finish()))
-      filter.finish();
-    if (visible)
-      print(unseen + "\n");
-    return filter.text();
+  /// True when the text has come to a stop string.
+  bool stopped() const { return filter.stopped(); }
+
+  /// Passes on what is left; returns the whole text.
+  std::string finish() {
+    std::string rest;
+    if (decoder && !stopped()) {
+      rest = filter.push(decoder->finish());
+      if (!stopped())
+        rest += filter.finish();
+    }
+    text += rest;
+    receiver.onEnd(rest);
+    return std::move(text);
   }
 
 private:
-  void show(std::string_view text) {
-    if (visible && streams)
-      print(text);
-    else if (visible)
-      unseen += text;
-  }
-
   StopFilter filter;
+  Receiver &receiver;
   std::optional<Text::Decoder> decoder;
-  std::string unseen;
-  bool visible, streams;
+  std::string text;
 };
 
 } // namespace
+
+const char *llama::stopName(Stop stop) noexcept {
+  switch (stop) {
+  case Stop::End:
+    return "eos";
+  case Stop::Length:
+    return "length";
+  case Stop::StopString:
+    return "stop-string";
+  case Stop::Context:
+    return "context";
+  case Stop::Interrupt:
+    return "interrupt";
+  }
+  return "";
+}
 
 void Answer::addTimes(const Answer &other) {
   stop = other.stop;
@@ -87,37 +99,42 @@ static void checkPrompt(const std::vector<std::int32_t> &ids, const Session &ses
                 std::to_string(session.contextSize()) + ": shorten the prompt or give a larger context with -c");
 }
 
-static void evaluatePrompt(Session &session, Answer &answer) {
+static void evaluatePrompt(Session &session, Receiver &receiver, Answer &answer) {
   const Stopwatch watch;
   const std::size_t kept = session.keepPrefix(answer.promptIds);
   const std::size_t rest = answer.promptIds.size() - kept;
-  if (!session.feed(answer.promptIds.data() + kept, rest))
+  if (!session.feed(answer.promptIds.data() + kept, rest, [&receiver] { return receiver.cancelled(); }))
     answer.stop = Stop::Interrupt;
   answer.prefilled = static_cast<std::int64_t>(session.size() - kept); // an interrupt leaves some out
   answer.prefillSeconds = watch.seconds();
 }
 
 /// Generates tokens until one of the reasons to stop comes.
-static Stop generateTokens(Session &session, Sampler &sampler, Display &display, const Options &options,
-                           Answer &answer) {
+static Stop generateTokens(Session &session, Sampler &sampler, Transcript &transcript, Receiver &receiver,
+                           const GenerationOptions &options, Answer &answer) {
   std::optional<Stopwatch> watch;
+  const auto vocabSize = static_cast<std::size_t>(session.vocabSize());
   const auto limit = static_cast<std::uint64_t>(options.maxTokens); // -1 becomes the largest number
   while (true) {
     if (answer.ids.size() == limit)
       return Stop::Length;
     if (session.isFull())
       return Stop::Context;
-    if (interrupted())
+    if (receiver.cancelled())
       return Stop::Interrupt;
     const std::int32_t id = sampler.sample(session.logits());
     if (session.isEnd(id) && !options.ignoreEnd)
       return Stop::End;
     answer.ids.push_back(id);
-    const bool stopped = display.push(id);
+    if (options.logProbabilities)
+      answer.logProbabilities.push_back(logProbabilities(session.logits(), vocabSize, id, *options.logProbabilities));
+    const bool goesOn = transcript.push(id, options.logProbabilities ? &answer.logProbabilities.back() : nullptr);
     if (watch)
       answer.decodeSeconds = watch->seconds();
-    if (stopped)
+    if (transcript.stopped())
       return Stop::StopString;
+    if (!goesOn)
+      return Stop::Interrupt;
     if (answer.ids.size() == limit)
       return Stop::Length;
     if (!watch)
@@ -129,15 +146,15 @@ static Stop generateTokens(Session &session, Sampler &sampler, Display &display,
 }
 
 Answer llama::generate(Session &session, Sampler &sampler, std::vector<std::int32_t> promptIds,
-                       const Options &options) {
+                       const GenerationOptions &options, Receiver &receiver) {
   Answer answer;
   answer.promptIds = std::move(promptIds);
   checkPrompt(answer.promptIds, session);
-  Display display(session, options);
+  Transcript transcript(session, options, receiver);
   sampler.begin(answer.promptIds);
-  evaluatePrompt(session, answer);
+  evaluatePrompt(session, receiver, answer);
   if (answer.stop != Stop::Interrupt)
-    answer.stop = generateTokens(session, sampler, display, options, answer);
-  answer.text = display.finish(answer.stop == Stop::StopString);
+    answer.stop = generateTokens(session, sampler, transcript, receiver, options, answer);
+  answer.text = transcript.finish();
   return answer;
 }

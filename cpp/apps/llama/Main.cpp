@@ -10,33 +10,16 @@
 #include "Input.h"
 #include "Interrupt.h"
 #include "LogitsFile.h"
-#include "ModelConfig.h"
 #include "Options.h"
 #include "Output.h"
+#include "Printer.h"
 #include "Report.h"
 #include "Session.h"
-#include "buddy/CpuFeatures.h"
 #include "buddy/Error.h"
 #include "buddy/Threads.h"
 
 using namespace buddy;
 using namespace buddy::llama;
-
-static constexpr bool canCheckEveryFeature() {
-  for (std::size_t i = 0; i < model::cpuFeatures.size(); ++i)
-    if (!isKnownCpuFeature(model::cpuFeatures.data()[i]))
-      return false;
-  return true;
-}
-static_assert(canCheckEveryFeature(), "the model's target needs a CPU feature that buddy/CpuFeatures.h does not know");
-
-/// Generated code uses these without asking.
-static void requireCpuFeatures() {
-  const std::string missing = missingCpuFeatures(model::cpuFeatures.data(), model::cpuFeatures.size());
-  if (!missing.empty())
-    throw Error("this program was built for the target " + std::string(model::target) +
-                " and this machine's CPU lacks " + missing + ": build it again for this machine");
-}
 
 static std::vector<std::int32_t> encodePrompt(const Session &session, const Options &options) {
   if (options.ids)
@@ -45,14 +28,15 @@ static std::vector<std::int32_t> encodePrompt(const Session &session, const Opti
 }
 
 static Answer complete(Session &session, Sampler &sampler, const Options &options) {
-  if (!options.stops.empty())
+  if (!options.generation.stops.empty())
     session.text(); // stop strings need a vocabulary
   std::vector<std::int32_t> ids = encodePrompt(session, options);
+  Printer printer(options);
   if (options.logitsFile.empty())
-    return generate(session, sampler, std::move(ids), options);
-  LogitsFile file(options.logitsFile, model::vocabSize);
+    return generate(session, sampler, std::move(ids), options.generation, printer);
+  LogitsFile file(options.logitsFile, session.vocabSize());
   session.onLogits([&file](const float *row) { file.append(row); });
-  Answer answer = generate(session, sampler, std::move(ids), options);
+  Answer answer = generate(session, sampler, std::move(ids), options.generation, printer);
   file.finish();
   return answer;
 }
@@ -85,15 +69,13 @@ static void converse(Session &session, Sampler &sampler, const Options &options,
 static void run(const Options &options) {
   const auto start = std::chrono::steady_clock::now();
   catchSignals();
-  requireCpuFeatures();
-  setThreadCount(options.threads ? options.threads : allowedCpuCount());
-  Session session(options);
-  Sampler sampler(options.sampler, model::vocabSize);
+  Session session(options.session);
+  Sampler sampler(options.generation.sampler, session.vocabSize());
 
   RunInfo info;
   info.loadSeconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   info.threads = threadCount();
-  if (options.sampler.temperature > 0)
+  if (options.generation.sampler.temperature > 0)
     info.seed = sampler.seed();
 
   if (options.chat)

@@ -16,8 +16,6 @@
 using namespace buddy;
 using namespace buddy::llama;
 
-static constexpr std::int64_t defaultContext = std::min<std::int64_t>(4096, model::contextLength);
-
 //===----------------------------------------------------------------------===//
 // Values
 //===----------------------------------------------------------------------===//
@@ -97,7 +95,7 @@ using Value = const std::string &;
 static const std::vector<Flag> &flags() {
   static const std::vector<Flag> table = {
       {"-m", "--model", "DIR", "folder with the model's files (default: the program's own)",
-       [](Options &o, View, Value v) { o.modelDir = v; }},
+       [](Options &o, View, Value v) { o.session.modelDir = v; }},
       {"-p", "--prompt", "TEXT", "the prompt, taken as it is; with -cnv the first thing to say",
        [](Options &o, View, Value v) { o.prompt = v; }},
       {"-f", "--file", "FILE", "a file that holds the prompt (default: standard input)",
@@ -108,49 +106,56 @@ static const std::vector<Flag> &flags() {
       {"-sys", "--sys", "TEXT", "the chat's system message",
        [](Options &o, View f, Value v) { o.system = utf8(f, v); }},
       {"-n", "--predict", "N", "most tokens to generate (default: 128; -1: until the model stops)",
-       [](Options &o, View f, Value v) { o.maxTokens = integer(f, v, -1, many, "a count, or -1 for no limit"); }},
+       [](Options &o, View f, Value v) {
+         o.generation.maxTokens = integer(f, v, -1, many, "a count, or -1 for no limit");
+       }},
       {"-t", "--threads", "N", "threads (default, and 0: the CPUs that this process may use)",
        [](Options &o, View f, Value v) {
          const std::string range = "a number of threads from 0 to " + std::to_string(maxThreadCount);
-         o.threads = static_cast<int>(integer(f, v, 0, maxThreadCount, range));
+         o.session.threads = static_cast<int>(integer(f, v, 0, maxThreadCount, range));
        }},
       {"-c", "--ctx-size", "N",
-       "positions in the context (default: " + std::to_string(defaultContext) +
+       "positions in the context (default: " + std::to_string(Session::defaultContext()) +
            "; 0: the model's own, which is the most: " + std::to_string(model::contextLength) + ")",
        [](Options &o, View f, Value v) {
          const std::int64_t most = model::contextLength;
-         o.context = integer(f, v, 0, most, "0 (the model's own context) to " + std::to_string(most) + " positions");
-         if (o.context == 0)
-           o.context = most;
+         o.session.context =
+             integer(f, v, 0, most, "0 (the model's own context) to " + std::to_string(most) + " positions");
+         if (o.session.context == 0)
+           o.session.context = most;
        }},
       {"--ubatch-size", "-ub", "N", "tokens of the prompt that are evaluated at once (default: 512)",
-       [](Options &o, View f, Value v) { o.ubatch = integer(f, v, 1, 1 << 20, "1 to 1048576 tokens"); }},
+       [](Options &o, View f, Value v) { o.session.ubatch = integer(f, v, 1, 1 << 20, "1 to 1048576 tokens"); }},
       {"--temp", "", "X", "temperature (default: 0, the likeliest token each time)",
-       [](Options &o, View f, Value v) { o.sampler.temperature = real(f, v, 0, large, "a number of at least 0"); }},
+       [](Options &o, View f, Value v) {
+         o.generation.sampler.temperature = real(f, v, 0, large, "a number of at least 0");
+       }},
       {"--top-k", "", "N", "sample from the N likeliest tokens (default: 0, all)",
-       [](Options &o, View f, Value v) { o.sampler.topK = integer(f, v, 0, many, "a count, or 0 for all"); }},
+       [](Options &o, View f, Value v) {
+         o.generation.sampler.topK = integer(f, v, 0, many, "a count, or 0 for all");
+       }},
       {"--top-p", "", "X", "sample from the likeliest tokens with this share of the probability (default: 1)",
-       [](Options &o, View f, Value v) { o.sampler.topP = real(f, v, 0, 1, "a number from 0 to 1"); }},
+       [](Options &o, View f, Value v) { o.generation.sampler.topP = real(f, v, 0, 1, "a number from 0 to 1"); }},
       {"--min-p", "", "X", "leave out tokens less likely than X times the likeliest (default: 0)",
-       [](Options &o, View f, Value v) { o.sampler.minP = real(f, v, 0, 1, "a number from 0 to 1"); }},
+       [](Options &o, View f, Value v) { o.generation.sampler.minP = real(f, v, 0, 1, "a number from 0 to 1"); }},
       {"--repeat-penalty", "", "X", "makes tokens that occurred less likely (default: 1, off)",
        [](Options &o, View f, Value v) {
-         o.sampler.repeatPenalty = real(f, v, 1e-6, 1e6, "a number above 0 (1 is off)");
+         o.generation.sampler.repeatPenalty = real(f, v, 1e-6, 1e6, "a number above 0 (1 is off)");
        }},
       {"--seed", "", "N", "of the random numbers (default: another one each time)",
        [](Options &o, View f, Value v) {
-         o.sampler.seed = parseInteger<std::uint64_t>(v);
-         if (!o.sampler.seed)
+         o.generation.sampler.seed = parseInteger<std::uint64_t>(v);
+         if (!o.generation.sampler.seed)
            throw wrongValue(f, v, "a whole number of at least 0");
        }},
       {"--stop", "", "TEXT", "end where TEXT begins; may be given several times",
        [](Options &o, View f, Value v) {
          if (v.empty())
            throw UsageError("--stop takes a text, not an empty one");
-         o.stops.push_back(utf8(f, v));
+         o.generation.stops.push_back(utf8(f, v));
        }},
       {"--ignore-eos", "", "", "go on past the token that ends an answer",
-       [](Options &o, View, Value) { o.ignoreEnd = true; }},
+       [](Options &o, View, Value) { o.generation.ignoreEnd = true; }},
       {"--no-stream", "", "", "print the text at the end, not as it is generated",
        [](Options &o, View, Value) { o.stream = false; }},
       {"--json", "", "", "print one JSON object (with -cnv one a turn) instead of the text",
@@ -161,7 +166,8 @@ static const std::vector<Flag> &flags() {
            throw UsageError("--dump-logits takes the name of a file, not an empty one");
          o.logitsFile = v;
        }},
-      {"--verify", "", "", "check the weights' content before use", [](Options &o, View, Value) { o.verify = true; }},
+      {"--verify", "", "", "check the weights' content before use",
+       [](Options &o, View, Value) { o.session.verify = true; }},
       {"-q", "--quiet", "", "no statistics", [](Options &o, View, Value) { o.quiet = true; }},
       {"--version", "", "", "say what this program is", [](Options &o, View, Value) { o.version = true; }},
       {"-h", "--help", "", "this text", [](Options &o, View, Value) { o.help = true; }},
@@ -198,7 +204,6 @@ static void checkCombinations(const Options &options) {
 
 Options llama::parseOptions(int argc, char **argv) {
   Options options;
-  options.context = defaultContext;
   for (int i = 1; i < argc; ++i) {
     std::string name = argv[i];
     std::optional<std::string> value;

@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "Sampler.h"
+#include "Generation.h"
+#include "Session.h"
 
 namespace buddy::llama {
 
@@ -19,8 +20,10 @@ public:
   using std::runtime_error::runtime_error;
 };
 
+/// The command line: what opens the model, what each generation depends on, and what only this program knows.
 struct Options {
-  std::string modelDir; // empty: the program's own folder
+  SessionOptions session;
+  GenerationOptions generation;
 
   // Where the prompt comes from; standard input when none is given.
   std::optional<std::string> prompt, promptFile;
@@ -29,16 +32,8 @@ struct Options {
   bool chat = false;
   std::optional<std::string> system; // the chat's system message
 
-  std::int64_t maxTokens = 128; // -1: until the model stops
-  std::int64_t context = 0;     // positions in the cache
-  std::int64_t ubatch = 512;    // tokens of a prompt that are evaluated at once
-  int threads = 0;              // 0: the CPUs that the process may use
-  SamplerSettings sampler;
-  std::vector<std::string> stops;
-  bool ignoreEnd = false;
-
   bool stream = true, json = false, quiet = false;
-  bool verify = false, help = false, version = false;
+  bool help = false, version = false;
   std::string logitsFile; // empty: none
 };
 

@@ -14,22 +14,6 @@
 using namespace buddy;
 using namespace buddy::llama;
 
-static const char *stopName(Stop stop) {
-  switch (stop) {
-  case Stop::End:
-    return "eos";
-  case Stop::Length:
-    return "length";
-  case Stop::StopString:
-    return "stop-string";
-  case Stop::Context:
-    return "context";
-  case Stop::Interrupt:
-    return "interrupt";
-  }
-  return "";
-}
-
 /// The most memory that this process had so far. getrusage would also count the process that started this one.
 static std::int64_t peakRssBytes() {
   std::ifstream status("/proc/self/status");

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <random>
 
+#include "ExactMath.h"
 #include "buddy/Error.h"
 
 using namespace buddy;
@@ -19,11 +19,12 @@ static std::uint64_t randomSeed() {
 }
 
 Sampler::Sampler(const SamplerSettings &chosen, std::int64_t vocabSize)
-    : settings(chosen), occurred(static_cast<std::size_t>(vocabSize)),
+    : settings(chosen), occurred(static_cast<std::size_t>(vocabSize)), counts(occurred.size()),
       firstState(chosen.seed ? *chosen.seed : randomSeed()), state(firstState) {}
 
 void Sampler::begin(const std::vector<std::int32_t> &prompt) {
   std::fill(occurred.begin(), occurred.end(), 0);
+  std::fill(counts.begin(), counts.end(), 0);
   for (std::int32_t id : prompt)
     occurred[static_cast<std::size_t>(id)] = 1;
 }
@@ -37,7 +38,40 @@ double Sampler::uniform() {
   return static_cast<double>(z >> 11) * 0x1p-53;
 }
 
-std::int32_t Sampler::sample(float *logits) {
+std::int32_t Sampler::sample(const float *logits) {
+  const float *scores = penalised(logits);
+  std::int32_t chosen = likeliest(scores);
+  if (settings.temperature > 0) {
+    double left = uniform() * collect(scores, scores[chosen]);
+    // When rounding leaves a little over, it is the likeliest one.
+    for (const Candidate &candidate : candidates) {
+      left -= candidate.weight;
+      if (left < 0) {
+        chosen = candidate.id;
+        break;
+      }
+    }
+  }
+  occurred[static_cast<std::size_t>(chosen)] = 1;
+  ++counts[static_cast<std::size_t>(chosen)];
+  return chosen;
+}
+
+std::vector<TokenProbability> Sampler::distribution(const float *logits) {
+  const float *scores = penalised(logits);
+  const std::int32_t first = likeliest(scores);
+  if (settings.temperature <= 0)
+    return {{first, 1}};
+  const double total = collect(scores, scores[first]);
+  std::vector<TokenProbability> result;
+  for (const Candidate &candidate : candidates)
+    result.push_back({candidate.id, candidate.weight / total});
+  return result;
+}
+
+/// The logits less all penalties. Repetition (Keskar et al., CTRL): positive logits are divided by the penalty,
+/// negative ones multiplied. Presence and frequency: logit - count * frequency - (count > 0) * presence.
+const float *Sampler::penalised(const float *logits) {
   // One pass that also vectorises: NaN and infinity fail the comparison.
   int wrong = 0;
   for (std::size_t i = 0; i < occurred.size(); ++i)
@@ -45,70 +79,63 @@ std::int32_t Sampler::sample(float *logits) {
   if (wrong)
     throw Error("the model's logits are not finite numbers (NaN or infinity): run with --verify to see whether the "
                 "weights file is damaged");
-  if (settings.repeatPenalty != 1)
-    penalise(logits);
-  std::int32_t chosen = likeliest(logits);
-  const float largest = logits[chosen];
-  if (largest == -std::numeric_limits<float>::infinity())
-    throw Error("the model gives no token any probability: run with --verify to see whether the weights file is "
-                "damaged");
-  if (settings.temperature > 0)
-    chosen = draw(logits, largest);
-  occurred[static_cast<std::size_t>(chosen)] = 1;
-  return chosen;
-}
-
-/// Keskar et al., CTRL: positive logits are divided by the penalty, negative ones multiplied.
-void Sampler::penalise(float *logits) const {
+  if (settings.repeatPenalty == 1 && settings.presencePenalty == 0 && settings.frequencyPenalty == 0)
+    return logits;
+  changed.assign(logits, logits + occurred.size());
   const float penalty = static_cast<float>(settings.repeatPenalty);
-  for (std::size_t i = 0; i < occurred.size(); ++i)
+  for (std::size_t i = 0; i < changed.size(); ++i) {
+    float &logit = changed[i];
     if (occurred[i])
-      logits[i] = logits[i] < 0 ? logits[i] * penalty : logits[i] / penalty;
+      logit = logit < 0 ? logit * penalty : logit / penalty;
+    if (counts[i])
+      logit = static_cast<float>(logit - (counts[i] * settings.frequencyPenalty + settings.presencePenalty));
+  }
+  return changed.data();
 }
 
 /// The first of the largest.
 std::int32_t Sampler::likeliest(const float *logits) const {
-  return static_cast<std::int32_t>(std::max_element(logits, logits + occurred.size()) - logits);
+  const auto chosen = std::max_element(logits, logits + occurred.size()) - logits;
+  if (logits[chosen] == -std::numeric_limits<float>::infinity())
+    throw Error("the model gives no token any probability: run with --verify to see whether the weights file is "
+                "damaged");
+  return static_cast<std::int32_t>(chosen);
 }
 
-std::int32_t Sampler::draw(const float *logits, float largest) {
+/// Fills the candidates, sorted by their ids; returns the sum of their weights. The likeliest one's weight is 1.
+double Sampler::collect(const float *logits, float largest) {
   candidates.resize(occurred.size());
   for (std::size_t i = 0; i < candidates.size(); ++i)
-    candidates[i] = {static_cast<std::int32_t>(i), logits[i], 0};
+    candidates[i] = {static_cast<std::int32_t>(i), logits[i], 0, 0};
   keepTopK();
   for (Candidate &candidate : candidates)
-    candidate.weight = std::exp((double(candidate.logit) - double(largest)) / settings.temperature);
+    candidate.weight = exactExp((double(candidate.logit) - double(largest)) / settings.temperature);
   keepTopP();
-  // The likeliest candidate's weight is 1.
-  const double least = settings.minP;
-  candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
-                                  [least](const Candidate &candidate) { return candidate.weight < least; }),
-                   candidates.end());
-
-  const double total = std::accumulate(candidates.begin(), candidates.end(), 0.0,
-                                       [](double sum, const Candidate &candidate) { return sum + candidate.weight; });
-  double left = uniform() * total;
-  for (const Candidate &candidate : candidates) {
-    left -= candidate.weight;
-    if (left < 0)
-      return candidate.id;
-  }
-  // Rounding left a little over: the likeliest one.
-  return likeliest(logits);
+  keepMinP();
+  keepTypical(largest);
+  return totalWeight();
 }
 
-static constexpr auto likelier = [](const auto &a, const auto &b) {
-  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-};
+double Sampler::totalWeight() const {
+  double total = 0;
+  for (const Candidate &candidate : candidates)
+    total += candidate.weight;
+  return total;
+}
+
 static constexpr auto byId = [](const auto &a, const auto &b) { return a.id < b.id; };
 
+/// Keeps the k likeliest, and those that are as likely as the last of them.
 void Sampler::keepTopK() {
-  const auto count = static_cast<std::uint64_t>(settings.topK);
-  if (count == 0 || count >= candidates.size())
+  if (settings.topK <= 0 || static_cast<std::uint64_t>(settings.topK) >= candidates.size())
     return;
-  const auto end = candidates.begin() + settings.topK;
-  std::nth_element(candidates.begin(), end, candidates.end(), likelier);
-  candidates.erase(end, candidates.end());
+  const auto last = candidates.begin() + (settings.topK - 1);
+  std::nth_element(candidates.begin(), last, candidates.end(),
+                   [](const Candidate &a, const Candidate &b) { return a.logit > b.logit; });
+  const float least = last->logit;
+  candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
+                                  [least](const Candidate &candidate) { return candidate.logit < least; }),
+                   candidates.end());
   std::sort(candidates.begin(), candidates.end(), byId);
 }
 
@@ -116,19 +143,53 @@ void Sampler::keepTopK() {
 void Sampler::keepTopP() {
   if (settings.topP >= 1)
     return;
-  double total = 0;
-  for (const Candidate &candidate : candidates)
-    total += candidate.weight;
+  for (Candidate &candidate : candidates)
+    candidate.rank = -double(candidate.logit);
+  keepShare(settings.topP, /*withTies=*/false);
+}
+
+/// Keeps what is at least min-p times as likely as the likeliest candidate, whose weight is 1.
+void Sampler::keepMinP() {
+  const double least = settings.minP;
+  candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
+                                  [least](const Candidate &candidate) { return candidate.weight < least; }),
+                   candidates.end());
+}
+
+/// Meister et al., Locally Typical Sampling: keeps those whose information -log p is nearest to its expectation, the
+/// entropy, until their share reaches typical-p.
+void Sampler::keepTypical(double largest) {
+  if (settings.typicalP >= 1)
+    return;
+  const double total = totalWeight(), logTotal = exactLog(total);
+  double entropy = 0;
+  for (Candidate &candidate : candidates) {
+    candidate.rank = logTotal - (double(candidate.logit) - largest) / settings.temperature; // -log p
+    if (candidate.weight > 0)
+      entropy += candidate.weight / total * candidate.rank;
+  }
+  for (Candidate &candidate : candidates)
+    candidate.rank = std::fabs(candidate.rank - entropy);
+  keepShare(settings.typicalP, /*withTies=*/true);
+}
+
+/// Keeps the candidates of the smallest ranks until their share of the weight is reached, one at least; of equal ranks
+/// the smaller ids first, or all of them.
+void Sampler::keepShare(double share, bool withTies) {
+  const double wanted = share * totalWeight();
   // A heap gives the few that are kept without sorting all.
-  const auto lessLikely = [](const Candidate &a, const Candidate &b) { return likelier(b, a); };
-  std::make_heap(candidates.begin(), candidates.end(), lessLikely);
+  const auto later = [](const Candidate &a, const Candidate &b) {
+    return a.rank != b.rank ? a.rank > b.rank : a.id > b.id;
+  };
+  std::make_heap(candidates.begin(), candidates.end(), later);
   auto end = candidates.end();
-  double kept = 0;
+  double kept = 0, rank = 0;
   do {
-    std::pop_heap(candidates.begin(), end, lessLikely);
+    rank = candidates.front().rank;
+    std::pop_heap(candidates.begin(), end, later);
     --end;
     kept += end->weight;
-  } while (end != candidates.begin() && kept < settings.topP * total);
+  } while (end != candidates.begin() && (kept < wanted || (withTies && candidates.front().rank == rank)));
   candidates.erase(candidates.begin(), end);
   std::sort(candidates.begin(), candidates.end(), byId);
 }

@@ -8,12 +8,29 @@
 
 #include <unistd.h>
 
-#include "Interrupt.h"
 #include "ModelConfig.h"
+#include "buddy/CpuFeatures.h"
 #include "buddy/Error.h"
+#include "buddy/Threads.h"
 
 using namespace buddy;
 using namespace buddy::llama;
+
+static constexpr bool canCheckEveryFeature() {
+  for (std::size_t i = 0; i < model::cpuFeatures.size(); ++i)
+    if (!isKnownCpuFeature(model::cpuFeatures.data()[i]))
+      return false;
+  return true;
+}
+static_assert(canCheckEveryFeature(), "the model's target needs a CPU feature that buddy/CpuFeatures.h does not know");
+
+/// Generated code uses these without asking.
+static void requireCpuFeatures() {
+  const std::string missing = missingCpuFeatures(model::cpuFeatures.data(), model::cpuFeatures.size());
+  if (!missing.empty())
+    throw Error("this program was built for the target " + std::string(model::target) +
+                " and this machine's CPU lacks " + missing + ": build it again for this machine");
+}
 
 /// The folder of the running program.
 static std::string programFolder() {
@@ -31,12 +48,13 @@ static std::string programFolder() {
   }
 }
 
-static std::string inModelFolder(const Options &options, std::string_view file) {
+static std::string inModelFolder(const SessionOptions &options, std::string_view file) {
   const std::string folder = options.modelDir.empty() ? programFolder() : options.modelDir;
   return folder + "/" + std::string(file);
 }
 
-static Weights openWeights(const Options &options) {
+static Weights openWeights(const SessionOptions &options) {
+  requireCpuFeatures();
   Weights weights = Weights::open(inModelFolder(options, model::weightsFile), model::abi);
   if (options.verify)
     weights.verify();
@@ -44,7 +62,7 @@ static Weights openWeights(const Options &options) {
 }
 
 /// The vocabulary, which must be of the same model; nullopt, with the reason, when there is none.
-static std::optional<Text> loadText(const Options &options, const Weights &weights, std::string &missing) {
+static std::optional<Text> loadText(const SessionOptions &options, const Weights &weights, std::string &missing) {
   if (model::vocabFile.empty()) {
     missing = "this model was built without a tokenizer";
     return std::nullopt;
@@ -71,12 +89,30 @@ static MemRef<std::int8_t, 1> makeArena(std::int64_t tokens) {
   return MemRef<std::int8_t, 1>::lazy({{std::max(model::prefillArenaSize(tokens), model::decodeArenaSize(1))}});
 }
 
-Session::Session(const Options &options)
+/// The number of positions that the options ask for.
+static std::int64_t contextOf(const SessionOptions &options) {
+  const std::int64_t size = options.context ? options.context : Session::defaultContext();
+  if (size < 1 || size > Session::maxContext())
+    throw Error("a context of " + std::to_string(size) + " positions was asked for, and this model has 1 to " +
+                std::to_string(Session::maxContext()) + ": give another one");
+  return size;
+}
+
+static std::int64_t ubatchOf(const SessionOptions &options) {
+  return std::clamp<std::int64_t>(options.ubatch, 1, contextOf(options));
+}
+
+Session::Session(const SessionOptions &options)
     : weights(openWeights(options)), base(weights.memref()), vocabulary(loadText(options, weights, missingText)),
-      kCache(MemRef<float, 4>::lazy({{model::layers, model::kvHeads, options.context, model::headDim}})),
-      vCache(MemRef<float, 4>::lazy(kCache.sizes())),
-      batch(MemRef<std::int64_t, 2>::zeros({{1, std::min(options.ubatch, options.context)}})),
-      lastLogits(MemRef<float, 3>::zeros({{1, 1, model::vocabSize}})), arena(makeArena(batch.size(1))) {}
+      kCache(MemRef<float, 4>::lazy({{model::layers, model::kvHeads, contextOf(options), model::headDim}})),
+      vCache(MemRef<float, 4>::lazy(kCache.sizes())), batch(MemRef<std::int64_t, 2>::zeros({{1, ubatchOf(options)}})),
+      lastLogits(MemRef<float, 3>::zeros({{1, 1, model::vocabSize}})), arena(makeArena(batch.size(1))) {
+  setThreadCount(options.threads ? options.threads : allowedCpuCount());
+}
+
+std::int64_t Session::defaultContext() noexcept { return std::min<std::int64_t>(4096, model::contextLength); }
+std::int64_t Session::maxContext() noexcept { return model::contextLength; }
+std::string_view Session::abi() const noexcept { return model::abi; }
 
 const Text &Session::text() const {
   if (!vocabulary)
@@ -97,9 +133,9 @@ std::size_t Session::keepPrefix(const std::vector<std::int32_t> &ids) {
   return fed.size();
 }
 
-bool Session::feed(const std::int32_t *ids, std::size_t count) {
+bool Session::feed(const std::int32_t *ids, std::size_t count, const std::function<bool()> &cancelled) {
   while (count > 0) {
-    if (interrupted())
+    if (cancelled && cancelled())
       return false;
     const std::size_t part = std::min(count, static_cast<std::size_t>(batch.size(1)));
     std::copy(ids, ids + part, batch.data());
@@ -111,6 +147,16 @@ bool Session::feed(const std::int32_t *ids, std::size_t count) {
     count -= part;
   }
   return true;
+}
+
+void Session::warmUp(const std::vector<std::int32_t> &ids) {
+  const std::size_t count =
+      std::min({ids.size(), static_cast<std::size_t>(batch.size(1)), static_cast<std::size_t>(contextSize())});
+  if (count == 0)
+    return;
+  std::copy_n(ids.data(), count, batch.data());
+  evaluate(count);
+  evaluate(1);
 }
 
 /// Runs the model on the first `count` ids of the batch.

@@ -7,19 +7,33 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "Options.h"
 #include "buddy/MemRef.h"
 #include "buddy/Text.h"
 #include "buddy/Weights.h"
 
 namespace buddy::llama {
 
+/// What opens a model.
+struct SessionOptions {
+  std::string modelDir;      // empty: the running program's own folder
+  std::int64_t context = 0;  // positions in the caches; 0: defaultContext()
+  std::int64_t ubatch = 512; // tokens of a prompt that are evaluated at once
+  int threads = 0;           // of the whole process; 0: the CPUs that it may use
+  bool verify = false;       // check the weights' content
+};
+
 class Session {
 public:
-  /// Loads the files that the options name. Throws Error.
-  explicit Session(const Options &options);
+  /// Loads the files and sets the number of threads. Throws Error: for files that are missing, damaged or of another
+  /// model, for a CPU that lacks what the generated code needs, and for a context that the model does not have.
+  explicit Session(const SessionOptions &options);
+
+  /// The context of a session that asks for none, and the longest one.
+  static std::int64_t defaultContext() noexcept;
+  static std::int64_t maxContext() noexcept;
 
   /// The tokenizer; throws Error when the model or the folder has none. hasText asks before.
   const Text &text() const;
@@ -28,24 +42,40 @@ public:
   /// True for the ids that end an answer.
   bool isEnd(std::int32_t id) const;
 
+  /// The two hashes that tell which program and which model this is: 64 hexadecimal digits each.
+  std::string_view abi() const noexcept;
+  const std::string &modelId() const { return weights.modelId(); }
+
   /// Keeps of the caches what they have in common with `ids`, but for the last token, whose logits are wanted.
   /// Returns the number of tokens kept.
   std::size_t keepPrefix(const std::vector<std::int32_t> &ids);
 
-  /// Evaluates tokens behind those in the caches; there must be room. False when Ctrl-C came in between.
-  bool feed(const std::int32_t *ids, std::size_t count);
+  /// Evaluates tokens behind those in the caches; there must be room. Asks `cancelled` before each evaluation, and
+  /// returns false when it said yes; what was evaluated so far stays.
+  bool feed(const std::int32_t *ids, std::size_t count, const std::function<bool()> &cancelled = nullptr);
 
-  /// The logits (vocabulary) of the last token that was fed; the sampler may change them.
-  float *logits() noexcept { return lastLogits.data(); }
+  /// Evaluates as much of `ids` as one evaluation takes, and a token behind it, and forgets them: so that the pages of
+  /// the weights and of all buffers are there, and the threads run. The caches must be empty.
+  void warmUp(const std::vector<std::int32_t> &ids);
+
+  /// The logits (vocabulary) of the last token that was fed.
+  const float *logits() const noexcept { return lastLogits.data(); }
 
   /// Called with the logits after each evaluation.
   void onLogits(std::function<void(const float *)> receiver) { receiveLogits = std::move(receiver); }
 
   std::int64_t vocabSize() const noexcept { return lastLogits.size(2); }
   std::int64_t contextSize() const noexcept { return kCache.size(2); }
-  /// How many tokens are in the caches.
+  /// The tokens that are in the caches, and how many they are.
+  const std::vector<std::int32_t> &ids() const noexcept { return fed; }
   std::size_t size() const noexcept { return fed.size(); }
   bool isFull() const noexcept { return static_cast<std::int64_t>(fed.size()) >= contextSize(); }
+
+  /// The caches (layer, kv head, position, head_dim), for who saves or restores them; adopt says which tokens they
+  /// hold from now on.
+  MemRef<float, 4> &keys() noexcept { return kCache; }
+  MemRef<float, 4> &values() noexcept { return vCache; }
+  void adopt(std::vector<std::int32_t> ids) { fed = std::move(ids); }
 
 private:
   void evaluate(std::size_t count);

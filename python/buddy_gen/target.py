@@ -26,6 +26,7 @@ class Target:
         registers: Number of vector registers.
         panel: Rows of a weight that are stored side by side (f32 elements): the width of a GEMM's register tile.
         tile_rows: Rows of activations in a GEMM's register tile.
+        int8_dot: Which integer dot products there are: none, avx2, avx512bw, avx512vnni or neon_dotprod.
         cpu_features: CPU features, by the names that the program checks at start.
     """
 
@@ -37,6 +38,7 @@ class Target:
     registers: int
     panel: int
     tile_rows: int
+    int8_dot: str
     cpu_features: tuple[str, ...]
 
     def summary(self) -> dict[str, str | int]:
@@ -50,31 +52,53 @@ class Target:
             "registers": self.registers,
             "panel": self.panel,
             "tile_rows": self.tile_rows,
+            "int8_dot": self.int8_dot,
         }
 
 
-_X86 = "x86_64-unknown-linux-gnu"
+_X86, _ARM, _RISCV = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "riscv64-unknown-linux-gnu"
+_WIDE = "-prefer-256-bit"
+_V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt")
 _V3 = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+_VNNI = (*_V4, "avx512vnni")
 
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("x86-64-v2", _X86, "x86-64-v2", "", 128, 16, 8, 6, ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt")),
-        Target("x86-64-v3", _X86, "x86-64-v3", "", 256, 16, 16, 6, _V3),
-        Target("x86-64-v4", _X86, "x86-64-v4", "-prefer-256-bit", 512, 32, 32, 12, _V4),
-        Target("aarch64", "aarch64-unknown-linux-gnu", "generic", "+neon", 128, 32, 16, 6, ("asimd",)),
-        Target("riscv64", "riscv64-unknown-linux-gnu", "generic-rv64", "+m,+a,+f,+d,+c", 128, 32, 16, 6, ()),
+        Target("x86-64-v2", _X86, "x86-64-v2", "", 128, 16, 8, 6, "none", _V2),
+        Target("x86-64-v3", _X86, "x86-64-v3", "", 256, 16, 16, 6, "avx2", _V3),
+        Target("x86-64-v4", _X86, "x86-64-v4", _WIDE, 512, 32, 32, 12, "avx512bw", _V4),
+        Target("x86-64-v4-vnni", _X86, "x86-64-v4", f"{_WIDE},+avx512vnni", 512, 32, 32, 12, "avx512vnni", _VNNI),
+        Target("aarch64", _ARM, "generic", "+neon", 128, 32, 16, 6, "none", ("asimd",)),
+        Target(
+            "aarch64-dotprod", _ARM, "generic", "+neon,+dotprod", 128, 32, 16, 6, "neon_dotprod", ("asimd", "dotprod")
+        ),
+        Target("riscv64", _RISCV, "generic-rv64", "+m,+a,+f,+d,+c", 128, 32, 16, 6, "none", ()),
     )
 }
 
 # What /proc/cpuinfo calls the features whose names differ from LLVM's.
-_CPUINFO_NAMES = {"bmi": "bmi1", "lzcnt": "abm", "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2"}
+_CPUINFO_NAMES = {
+    "avx512vnni": "avx512_vnni",
+    "bmi": "bmi1",
+    "dotprod": "asimddp",
+    "lzcnt": "abm",
+    "sse3": "pni",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+}
+# What each kind of machine may be, the widest first.
+_CANDIDATES = {
+    "aarch64": ("aarch64-dotprod", "aarch64"),
+    "riscv64": ("riscv64",),
+    "x86_64": ("x86-64-v4-vnni", "x86-64-v4", "x86-64-v3", "x86-64-v2"),
+}
 
 
 def _host_cpu_flags() -> set[str]:
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("flags"):
+        if line.startswith(("flags", "Features")):
             return set(line.partition(":")[2].split())
     return set()
 
@@ -86,13 +110,10 @@ def host_target() -> Target:
         BuddyError: The machine is of a kind that no description covers.
     """
     machine = platform.machine()
-    if machine in ("aarch64", "riscv64"):
-        return TARGETS[machine]
-    if machine == "x86_64":
-        flags = _host_cpu_flags()
-        for name in ("x86-64-v4", "x86-64-v3", "x86-64-v2"):
-            if all(_CPUINFO_NAMES.get(feature, feature) in flags for feature in TARGETS[name].cpu_features):
-                return TARGETS[name]
+    flags = _host_cpu_flags()
+    for name in _CANDIDATES.get(machine, ()):
+        if all(_CPUINFO_NAMES.get(feature, feature) in flags for feature in TARGETS[name].cpu_features):
+            return TARGETS[name]
     raise BuddyError(
         f"this machine ({machine}) matches no known target; choose one of {', '.join(TARGETS)} by --target"
     )

@@ -1,4 +1,4 @@
-//===- JsonObject.cpp - One flat JSON object, written ---------------------===//
+//===- JsonObject.cpp - One JSON object, written ---------------------===//
 
 #include "JsonObject.h"
 
@@ -57,6 +57,14 @@ void JsonObject::add(std::string_view name, const std::vector<std::int32_t> &val
   members += '[';
   for (std::size_t i = 0; i < values.size(); ++i)
     members += (i ? ", " : "") + std::to_string(values[i]);
+  members += ']';
+}
+
+void JsonObject::add(std::string_view name, const std::vector<JsonObject> &values) {
+  begin(name);
+  members += '[';
+  for (std::size_t i = 0; i < values.size(); ++i)
+    members += (i ? ", " : "") + values[i].text();
   members += ']';
 }
 

@@ -1,4 +1,4 @@
-//===- JsonObject.h - One flat JSON object, written -----------------------===//
+//===- JsonObject.h - One JSON object, written -----------------------===//
 
 #ifndef BUDDY_APPS_LLAMA_JSONOBJECT_H
 #define BUDDY_APPS_LLAMA_JSONOBJECT_H
@@ -20,6 +20,7 @@ public:
   /// Six digits behind the point; `value` must be finite.
   void add(std::string_view name, double value);
   void add(std::string_view name, const std::vector<std::int32_t> &values);
+  void add(std::string_view name, const std::vector<JsonObject> &values);
   void addNull(std::string_view name);
 
   /// The object on one line.

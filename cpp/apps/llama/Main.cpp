@@ -48,7 +48,7 @@ static void reportStatistics(const Answer &answer, const Options &options, const
 
 static void report(const Answer &answer, const Session &session, const Options &options, const RunInfo &info) {
   if (options.json)
-    print(answerJson(answer, info, session.hasText()) + "\n");
+    print(answerJson(answer, info, session) + "\n");
   reportStatistics(answer, options, info);
 }
 
@@ -77,6 +77,7 @@ static void run(const Options &options) {
   info.threads = threadCount();
   if (options.generation.sampler.temperature > 0)
     info.seed = sampler.seed();
+  info.logProbabilities = options.generation.logProbabilities.has_value();
 
   if (options.chat)
     converse(session, sampler, options, info);

@@ -138,10 +138,16 @@ static const std::vector<Flag> &flags() {
        [](Options &o, View f, Value v) { o.generation.sampler.topP = real(f, v, 0, 1, "a number from 0 to 1"); }},
       {"--min-p", "", "X", "leave out tokens less likely than X times the likeliest (default: 0)",
        [](Options &o, View f, Value v) { o.generation.sampler.minP = real(f, v, 0, 1, "a number from 0 to 1"); }},
-      {"--repeat-penalty", "", "X", "makes tokens that occurred less likely (default: 1, off)",
+      {"--typical", "--typical-p", "X", "sample from the most typical tokens with this share (default: 1, all)",
+       [](Options &o, View f, Value v) { o.generation.sampler.typicalP = real(f, v, 0, 1, "a number from 0 to 1"); }},
+      {"--repeat-penalty", "", "X", "makes tokens of prompt and answer less likely (default: 1, off)",
        [](Options &o, View f, Value v) {
          o.generation.sampler.repeatPenalty = real(f, v, 1e-6, 1e6, "a number above 0 (1 is off)");
        }},
+      {"--presence-penalty", "", "X", "taken off the logits of tokens of the answer (default: 0, off)",
+       [](Options &o, View f, Value v) { o.generation.sampler.presencePenalty = real(f, v, -1e6, 1e6, "a number"); }},
+      {"--frequency-penalty", "", "X", "the same, for each time that the token occurred (default: 0, off)",
+       [](Options &o, View f, Value v) { o.generation.sampler.frequencyPenalty = real(f, v, -1e6, 1e6, "a number"); }},
       {"--seed", "", "N", "of the random numbers (default: another one each time)",
        [](Options &o, View f, Value v) {
          o.generation.sampler.seed = parseInteger<std::uint64_t>(v);
@@ -160,6 +166,11 @@ static const std::vector<Flag> &flags() {
        [](Options &o, View, Value) { o.stream = false; }},
       {"--json", "", "", "print one JSON object (with -cnv one a turn) instead of the text",
        [](Options &o, View, Value) { o.json = true; }},
+      {"--logprobs", "", "N", "with --json: log-probabilities of each token and of the N likeliest in its place",
+       [](Options &o, View f, Value v) {
+         o.generation.logProbabilities = static_cast<std::size_t>(
+             integer(f, v, 0, model::vocabSize, "a count from 0 to " + std::to_string(model::vocabSize)));
+       }},
       {"--dump-logits", "", "FILE", "write logits as .npy: a row for each evaluated part of the prompt and token",
        [](Options &o, View, Value v) {
          if (v.empty())
@@ -198,6 +209,8 @@ static void checkCombinations(const Options &options) {
     throw UsageError("--ids can not be used in a chat (-cnv): what is said there is text");
   if (options.chat && !options.logitsFile.empty())
     throw UsageError("--dump-logits can not be used in a chat (-cnv)");
+  if (options.generation.logProbabilities && !options.json)
+    throw UsageError("--logprobs is for --json: add that");
   if (options.system && !options.chat)
     throw UsageError("-sys is for a chat: add -cnv, or write the system message into the prompt yourself");
 }

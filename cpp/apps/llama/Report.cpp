@@ -3,6 +3,7 @@
 #include "Report.h"
 
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 
@@ -25,11 +26,38 @@ static std::int64_t peakRssBytes() {
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024; // Linux counts in KiB
 }
 
-std::string llama::answerJson(const Answer &answer, const RunInfo &run, bool hasText) {
+/// A token with its text, in which bytes that are no character by themselves are U+FFFD.
+static JsonObject tokenJson(const TokenLogProbability &token, const Session &session) {
+  JsonObject json;
+  json.add("id", static_cast<std::int64_t>(token.id));
+  if (session.hasText())
+    json.add("text", replaceInvalidUtf8(session.text().tokenBytes(token.id)));
+  else
+    json.addNull("text");
+  if (std::isfinite(token.logProbability))
+    json.add("logprob", token.logProbability);
+  else
+    json.addNull("logprob"); // JSON has no infinity
+  return json;
+}
+
+static std::vector<JsonObject> logProbabilitiesJson(const Answer &answer, const Session &session) {
+  std::vector<JsonObject> tokens;
+  for (const TokenLogProbabilities &token : answer.logProbabilities) {
+    tokens.push_back(tokenJson(token.chosen, session));
+    std::vector<JsonObject> likeliest;
+    for (const TokenLogProbability &other : token.likeliest)
+      likeliest.push_back(tokenJson(other, session));
+    tokens.back().add("top", likeliest);
+  }
+  return tokens;
+}
+
+std::string llama::answerJson(const Answer &answer, const RunInfo &run, const Session &session) {
   JsonObject json;
   json.add("prompt_ids", answer.promptIds);
   json.add("ids", answer.ids);
-  if (hasText)
+  if (session.hasText())
     json.add("text", answer.text);
   else
     json.addNull("text");
@@ -45,6 +73,8 @@ std::string llama::answerJson(const Answer &answer, const RunInfo &run, bool has
   json.add("threads", static_cast<std::int64_t>(run.threads));
   json.add("dtype", model::dtype);
   json.add("target", model::target);
+  if (run.logProbabilities)
+    json.add("logprobs", logProbabilitiesJson(answer, session));
   return json.text();
 }
 

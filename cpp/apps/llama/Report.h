@@ -15,10 +15,11 @@ struct RunInfo {
   double loadSeconds = 0;
   int threads = 0;
   std::optional<std::uint64_t> seed; // when the answer was sampled
+  bool logProbabilities = false;     // whether they were asked for
 };
 
 /// The answer as one JSON object on one line.
-std::string answerJson(const Answer &answer, const RunInfo &run, bool hasText);
+std::string answerJson(const Answer &answer, const RunInfo &run, const Session &session);
 
 /// Tokens per second and the like, for people.
 std::string statistics(const Answer &answer, const RunInfo &run);

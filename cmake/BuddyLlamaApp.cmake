@@ -53,3 +53,47 @@ function(_buddy_add_llama_app_library)
   # Fused operations would give the sampler other bits on other machines; set here, where the folder is compiled.
   target_compile_options(buddy_llama_app PRIVATE -ffp-contract=off)
 endfunction()
+
+# buddy_add_llama_library(<target> MODEL <name>)
+#
+# lib<name>.so: the same model behind the C interface of cpp/apps/llama/Library.h, for other languages. It is linked
+# beside the programs, and whoever opens it names the folder with the model's files. It shows nothing but that
+# interface: its run time must not meet another OpenMP of the process.
+function(buddy_add_llama_library target)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "MODEL" "")
+  if(NOT ARG_MODEL OR ARG_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "buddy_add_llama_library(${target} MODEL name): MODEL is missing, or too much is given.")
+  endif()
+  if(NOT TARGET buddy_model_${ARG_MODEL})
+    message(
+      FATAL_ERROR
+      "buddy_add_llama_library(${target} MODEL ${ARG_MODEL}): there is no such model; call buddy_add_model(${ARG_MODEL} ...) first."
+    )
+  endif()
+  _buddy_add_llama_app_library()
+  set(sources ${BUDDY_LLAMA_ENGINE_SOURCES} ${BUDDY_LLAMA_LIBRARY_SOURCES})
+  list(TRANSFORM sources PREPEND "${BUDDY_LLAMA_APP_DIR}/")
+  add_library(${target} SHARED ${sources})
+  set(exports "${BUDDY_LLAMA_APP_DIR}/Library.map")
+  set_target_properties(
+    ${target}
+    PROPERTIES
+      OUTPUT_NAME ${ARG_MODEL}
+      NO_SONAME ON
+      CXX_VISIBILITY_PRESET hidden
+      VISIBILITY_INLINES_HIDDEN ON
+      LINK_DEPENDS "${exports}"
+  )
+  if(CMAKE_RUNTIME_OUTPUT_DIRECTORY)
+    set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  endif()
+  target_compile_definitions(
+    ${target}
+    PRIVATE BUDDY_MODEL=${ARG_MODEL} BUDDY_MODEL_CONFIG_HEADER="${ARG_MODEL}_config.h"
+  )
+  target_link_libraries(${target} PRIVATE buddy_llama_app buddy_model_${ARG_MODEL} buddy::runtime m)
+  target_link_options(
+    ${target}
+    PRIVATE -static-libstdc++ -static-libgcc "LINKER:--version-script=${exports}" LINKER:-z,defs
+  )
+endfunction()

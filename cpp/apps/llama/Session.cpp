@@ -84,6 +84,14 @@ static std::optional<Text> loadText(const SessionOptions &options, const Weights
   return text;
 }
 
+static constexpr std::int64_t cacheRowBytes = model::cacheRowElements * sizeof(model::CacheElement);
+
+/// A cache as the generated code takes it: (layer, kv head, position, row).
+static MemRef<model::CacheElement, 4> elementsOf(MemRef<std::int8_t, 4> &bytes) {
+  return MemRef<model::CacheElement, 4>::view(reinterpret_cast<model::CacheElement *>(bytes.data()),
+                                              {{bytes.size(0), bytes.size(1), bytes.size(2), model::cacheRowElements}});
+}
+
 /// Room for the temporaries of one call, whichever entry point it is. Pages that are never used take no memory.
 static MemRef<std::int8_t, 1> makeArena(std::int64_t tokens) {
   return MemRef<std::int8_t, 1>::lazy({{std::max(model::prefillArenaSize(tokens), model::decodeArenaSize(1))}});
@@ -104,8 +112,9 @@ static std::int64_t ubatchOf(const SessionOptions &options) {
 
 Session::Session(const SessionOptions &options)
     : weights(openWeights(options)), base(weights.memref()), vocabulary(loadText(options, weights, missingText)),
-      kCache(MemRef<float, 4>::lazy({{model::layers, model::kvHeads, contextOf(options), model::headDim}})),
-      vCache(MemRef<float, 4>::lazy(kCache.sizes())), batch(MemRef<std::int64_t, 2>::zeros({{1, ubatchOf(options)}})),
+      kCache(MemRef<std::int8_t, 4>::lazy({{model::layers, model::kvHeads, contextOf(options), cacheRowBytes}})),
+      vCache(MemRef<std::int8_t, 4>::lazy(kCache.sizes())),
+      batch(MemRef<std::int64_t, 2>::zeros({{1, ubatchOf(options)}})),
       lastLogits(MemRef<float, 3>::zeros({{1, 1, model::vocabSize}})), arena(makeArena(batch.size(1))) {
   setThreadCount(options.threads ? options.threads : allowedCpuCount());
 }
@@ -163,5 +172,6 @@ void Session::warmUp(const std::vector<std::int32_t> &ids) {
 void Session::evaluate(std::size_t count) {
   const auto run = count == 1 ? model::decode : model::prefill;
   auto ids = MemRef<std::int64_t, 2>::view(batch.data(), {{1, static_cast<std::int64_t>(count)}});
-  run(&base, &ids, static_cast<std::int64_t>(fed.size()), &kCache, &vCache, &lastLogits, &arena);
+  MemRef<model::CacheElement, 4> keys = elementsOf(kCache), values = elementsOf(vCache);
+  run(&base, &ids, static_cast<std::int64_t>(fed.size()), &keys, &values, &lastLogits, &arena);
 }

@@ -71,10 +71,10 @@ public:
   std::size_t size() const noexcept { return fed.size(); }
   bool isFull() const noexcept { return static_cast<std::int64_t>(fed.size()) >= contextSize(); }
 
-  /// The caches (layer, kv head, position, head_dim), for who saves or restores them; adopt says which tokens they
-  /// hold from now on.
-  MemRef<float, 4> &keys() noexcept { return kCache; }
-  MemRef<float, 4> &values() noexcept { return vCache; }
+  /// The caches (layer, kv head, position, bytes of a row), for who saves or restores them; adopt says which tokens
+  /// they hold from now on.
+  MemRef<std::int8_t, 4> &keys() noexcept { return kCache; }
+  MemRef<std::int8_t, 4> &values() noexcept { return vCache; }
   void adopt(std::vector<std::int32_t> ids) { fed = std::move(ids); }
 
 private:
@@ -84,11 +84,11 @@ private:
   MemRef<std::int8_t, 1> base;
   std::string missingText; // why there is no vocabulary; filled while that is loaded
   std::optional<Text> vocabulary;
-  MemRef<float, 4> kCache, vCache; // (layer, kv head, position, head_dim)
-  MemRef<std::int64_t, 2> batch;   // (1, ubatch)
-  MemRef<float, 3> lastLogits;     // (1, 1, vocabulary)
-  MemRef<std::int8_t, 1> arena;    // the temporaries of a call
-  std::vector<std::int32_t> fed;   // the tokens that are in the caches
+  MemRef<std::int8_t, 4> kCache, vCache; // (layer, kv head, position, bytes of a row); the model knows the elements
+  MemRef<std::int64_t, 2> batch;         // (1, ubatch)
+  MemRef<float, 3> lastLogits;           // (1, 1, vocabulary)
+  MemRef<std::int8_t, 1> arena;          // the temporaries of a call
+  std::vector<std::int32_t> fed;         // the tokens that are in the caches
   std::function<void(const float *)> receiveLogits;
 };
 

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import sympy  # type: ignore[import-untyped]
 import torch
 from mlir import ir
-from mlir.dialects import arith, bufferization, func, memref, scf, tensor
+from mlir.dialects import arith, bufferization, func, scf, tensor
 from torch import fx
 
 from buddy_gen.capture import Cache, CapturedGraph, Input, Parameter
 from buddy_gen.errors import BuddyError
 from buddy_gen.lowering import Declined, find_rules
 from buddy_gen.lowering.context import CacheSlice, Context, constant_index, element_type
-from buddy_gen.lowering.linear import unpack
+from buddy_gen.lowering.stored import read_parameter
 from buddy_gen.parameters import StoredParameter, layer_parameter
 from buddy_gen.target import Target
 from buddy_gen.transforms.layers import LayerLoop, Unit
@@ -31,6 +31,10 @@ class Offsets(Protocol):
 
     def offset(self, name: str) -> int:
         """Bytes from the data section's start."""
+
+
+CACHE_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+"""The element types of KV caches, by the names that a user gives."""
 
 
 @dataclass(frozen=True)
@@ -168,10 +172,12 @@ class _Importer:
         target: Target,
         priority: tuple[str, ...],
         cache: CacheShape | None,
+        quantize_activations: bool,
     ) -> None:
         self.captured, self.units, self.target = captured, units, target
         self.parameters = {stored.name: stored for stored in parameters}
         self.offsets, self.priority, self.cache = offsets, priority, cache
+        self.quantize_activations = quantize_activations
         self.dialects: Counter[tuple[str, str]] = Counter()
         self.refused: dict[str, list[str]] = {}
 
@@ -255,7 +261,8 @@ class _Importer:
             for dim, size in enumerate(getattr(node.meta["val"], "shape", ())):
                 if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.expr not in symbols:
                     symbols[size.node.expr] = tensor.dim(value, constant_index(dim))
-        return _Scope(Context(symbols, caches, self.functions), weights, caches, dict(values))
+        ctx = Context(symbols, caches, self.functions, self.quantize_activations)
+        return _Scope(ctx, weights, caches, dict(values))
 
     # Values
 
@@ -284,15 +291,7 @@ class _Importer:
 
     def _parameter(self, scope: _Scope, name: str, offset: ir.Value) -> ir.Value:
         """A parameter read from the weights at `offset` bytes, as a tensor of its logical shape."""
-        stored = self.parameters[name]
-        shape = list(stored.shape)
-        if stored.panels:
-            rows, columns = stored.shape
-            shape = [-(-rows // self.target.panel), columns, self.target.panel]
-        element = element_type(stored.dtype)
-        view = memref.view(ir.MemRefType.get(shape, element), scope.weights, offset, [])
-        value = bufferization.to_tensor(ir.RankedTensorType.get(shape, element), view, restrict=True)
-        return unpack(value, stored.shape[0], stored.shape[1]) if stored.panels else value
+        return read_parameter(scope.ctx, scope.weights, offset, self.parameters[name], self.target.panel)
 
     # Ops
 
@@ -322,59 +321,70 @@ class _Importer:
     def _loop(self, scope: _Scope, loop: LayerLoop) -> None:
         operands = loop.layer.operands
         carried = [operand.node for operand in operands if operand.role == "carried"]
-        invariants = [operand.node for operand in operands if operand.role == "invariant"]
         has_cache = any(operand.role == "cache" for operand in operands)
-        blocks = self._blocks(loop)
-        function = self._layer_function(loop, carried, invariants, has_cache)
-        given = [self._value(scope, node) for node in invariants]
+        given = [self._value(scope, operand.node) for operand in operands if operand.role == "invariant"]
         state = [self._tensor(scope, node) for node in carried]
         if has_cache:
             assert scope.caches is not None
             state += [scope.caches.tensors["k"], scope.caches.tensors["v"]]
+        for first, blocks in self._stretches(loop):
+            state = self._calls(scope, loop, first, blocks, state, given)
+        scope.values.update(zip(loop.outputs, state, strict=False))
+        if has_cache:
+            assert scope.caches is not None
+            scope.caches.tensors.update(k=state[-2], v=state[-1])
+
+    def _calls(
+        self,
+        scope: _Scope,
+        loop: LayerLoop,
+        first: int,
+        blocks: list[int],
+        state: list[ir.Value],
+        given: list[ir.Value],
+    ) -> list[ir.Value]:
+        """The layers from `first` on, one for each block of parameters: calls of one function, in a loop."""
+        function = self._layer_function(loop, first, blocks[0])
         types = [value.type for value in state]
 
         def call(index: ir.Value, current: Sequence[ir.Value]) -> list[ir.Value]:
-            layer = index if loop.run.first == 0 else arith.addi(index, constant_index(loop.run.first))
+            layer = index if first == 0 else arith.addi(index, constant_index(first))
             arguments = [scope.weights, _block_offset(index, blocks), layer, *current, *given]
             result = func.CallOp(types, ir.FlatSymbolRefAttr.get(function), arguments)
             return list(result.operation.results)
 
-        if loop.run.count == 1:
-            final = call(constant_index(0), state)
-        else:
-            bounds = [constant_index(value) for value in (0, loop.run.count, 1)]
-            for_op = scf.ForOp(*bounds, state)
-            with ir.InsertionPoint(for_op.body):
-                scf.YieldOp(call(for_op.induction_variable, list(for_op.inner_iter_args)))
-            final = list(for_op.results)
-        scope.values.update(zip(loop.outputs, final, strict=False))
-        if has_cache:
-            assert scope.caches is not None
-            scope.caches.tensors.update(k=final[-2], v=final[-1])
+        if len(blocks) == 1:
+            return call(constant_index(0), state)
+        bounds = [constant_index(value) for value in (0, len(blocks), 1)]
+        for_op = scf.ForOp(*bounds, state)
+        with ir.InsertionPoint(for_op.body):
+            scf.YieldOp(call(for_op.induction_variable, list(for_op.inner_iter_args)))
+        return list(for_op.results)
 
-    def _blocks(self, loop: LayerLoop) -> list[int]:
-        """Where each layer's parameters begin; raises if layers do not lay theirs out alike."""
+    def _stretches(self, loop: LayerLoop) -> list[tuple[int, list[int]]]:
+        """The layers of a run in stretches of equal formats: the first one's index, and where each block begins."""
         names = [operand.name for operand in loop.layer.operands if operand.role == "parameter"]
-        if not names:
-            return [0] * loop.run.count
-        layouts = [
-            [self.offsets.offset(layer_parameter(loop, loop.run.first + i, name)) for name in names]
-            for i in range(loop.run.count)
-        ]
-        relative = [offset - min(layouts[0]) for offset in layouts[0]]
-        if any([offset - min(layout) for offset in layout] != relative for layout in layouts):
-            raise BuddyError(f"layers of '{loop.run.path}' lay out their parameters differently; please report this")
-        return [min(layout) for layout in layouts]
+        stretches: list[tuple[int, list[int]]] = []
+        before: Any = None
+        for index in range(loop.run.first, loop.run.first + loop.run.count):
+            own = [layer_parameter(loop, index, name) for name in names]
+            offsets = [self.offsets.offset(name) for name in own]
+            begin = min(offsets, default=0)
+            layout = [(self.parameters[name].format, o - begin) for name, o in zip(own, offsets, strict=True)]
+            if layout != before:
+                stretches.append((index, []))
+            stretches[-1][1].append(begin)
+            before = layout
+        return stretches
 
-    def _layer_function(
-        self, loop: LayerLoop, carried: list[fx.Node], invariants: list[fx.Node], has_cache: bool
-    ) -> str:
-        block = self._blocks(loop)[0]
-        relative = {
-            operand.node: self.offsets.offset(layer_parameter(loop, loop.run.first, operand.name)) - block
-            for operand in loop.layer.operands
-            if operand.role == "parameter"
-        }
+    def _layer_function(self, loop: LayerLoop, first: int, block: int) -> str:
+        """The function of the layer `first`, whose parameters begin at `block`."""
+        operands = loop.layer.operands
+        carried = [operand.node for operand in operands if operand.role == "carried"]
+        invariants = [operand.node for operand in operands if operand.role == "invariant"]
+        has_cache = any(operand.role == "cache" for operand in operands)
+        own = {o.node: layer_parameter(loop, first, o.name) for o in operands if o.role == "parameter"}
+        relative = {node: self.offsets.offset(name) - block for node, name in own.items()}
         types = [_argument_type(node) for node in carried] + ([self._cache_type()] * 2 if has_cache else [])
         index = ir.IndexType.get()
         fixed = [_weights_type(), index, index]
@@ -385,10 +395,12 @@ class _Importer:
             function.attributes["buddy.layer"] = ir.UnitAttr.get()
             body = function.add_entry_block()
             with ir.InsertionPoint(body):
-                func.ReturnOp(self._layer_body(loop, list(body.arguments), carried, invariants, has_cache, relative))
+                arguments = list(body.arguments)
+                func.ReturnOp(self._layer_body(loop, arguments, carried, invariants, has_cache, own, relative))
             return function
 
-        return self.functions.get(_layer_key(loop, relative, inner), "layer", define)
+        places = {node: f"{self.parameters[own[node]].format}@{offset}" for node, offset in relative.items()}
+        return self.functions.get(_layer_key(loop, places, inner), "layer", define)
 
     def _layer_body(
         self,
@@ -397,6 +409,7 @@ class _Importer:
         carried: list[fx.Node],
         invariants: list[fx.Node],
         has_cache: bool,
+        own: dict[fx.Node, str],
         relative: dict[fx.Node, int],
     ) -> list[ir.Value]:
         weights, block, layer = arguments[:3]
@@ -409,9 +422,8 @@ class _Importer:
             if operand.role == "cache":
                 scope.values[operand.node] = CacheSlice(operand.name, layer)
             elif operand.role == "parameter":
-                name = layer_parameter(loop, loop.run.first, operand.name)
                 offset = arith.addi(block, constant_index(relative[operand.node]))
-                scope.values[operand.node] = self._parameter(scope, name, offset)
+                scope.values[operand.node] = self._parameter(scope, own[operand.node], offset)
         for node in loop.layer.nodes:
             self._lower(scope, node)
         results = []
@@ -480,13 +492,12 @@ def _block_offset(index: ir.Value, blocks: list[int]) -> ir.Value:
     return tensor.extract(arith.constant(table.type, table), [index])
 
 
-def _layer_key(loop: LayerLoop, relative: dict[fx.Node, int], types: list[ir.Type]) -> str:
+def _layer_key(loop: LayerLoop, places: dict[fx.Node, str], types: list[ir.Type]) -> str:
     """A text that is equal for layers that compute the same function of their arguments."""
     names: dict[fx.Node, str] = {}
     for place, operand in enumerate(loop.layer.operands):
-        offset = relative.get(operand.node, "")
         name = operand.name if operand.role in ("parameter", "shared", "cache") else ""
-        names[operand.node] = f"{operand.role}{place}:{name}@{offset}"
+        names[operand.node] = f"{operand.role}{place}:{name}@{places.get(operand.node, '')}"
     lines = [str(kind) for kind in types]
     for place, node in enumerate(loop.layer.nodes):
         names[node] = f"%{place}"
@@ -523,6 +534,7 @@ def import_graph(
     target: Target,
     priority: tuple[str, ...] = ("linalg", "tosa"),
     cache: CacheShape | None = None,
+    quantize_activations: bool = False,
     abi: str = "",
 ) -> ImportedModule:
     """Builds the MLIR module of one entry point (contract: docs/architecture.md).
@@ -536,13 +548,14 @@ def import_graph(
         target: Decides the panel width.
         priority: Dialects in order of preference.
         cache: Shape of the KV caches, None for a module without.
+        quantize_activations: Whether products with weights in blocks take int8 activations.
         abi: The ABI hash, recorded in the module.
 
     Raises:
         BuddyError: Some op can't be lowered; the message names all of them.
     """
     check_supported([captured], priority)
-    return _Importer(captured, units, parameters, offsets, target, priority, cache).run(name, abi)
+    return _Importer(captured, units, parameters, offsets, target, priority, cache, quantize_activations).run(name, abi)
 
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 from torch import fx
@@ -11,6 +12,7 @@ from torch import fx
 from buddy_gen.capture import CapturedGraph, Parameter
 from buddy_gen.errors import BuddyError
 from buddy_gen.transforms.layers import LayerLoop, Unit
+from buddy_gen.weights.formats import F32, Format
 
 _LINEAR = torch.ops.aten.linear.default
 _EMBEDDING = torch.ops.aten.embedding.default
@@ -26,6 +28,15 @@ SAFETENSORS_DTYPES = {
 }
 
 
+class Role(Enum):
+    """What the graphs do with a parameter."""
+
+    LINEAR = "the weight of linear layers"
+    TABLE = "the table of an embedding"
+    BOTH = "the weight of linear layers and the table of an embedding"
+    OTHER = "anything else"
+
+
 @dataclass(frozen=True)
 class StoredParameter:
     """A parameter or buffer as the weights file holds it.
@@ -34,13 +45,20 @@ class StoredParameter:
         name: Qualified name in the model.
         shape: Its logical shape.
         dtype: The dtype that the graph reads.
-        panels: Whether it is stored in panels (a weight of linear layers, see docs/architecture.md).
+        role: What the graphs do with it.
+        format: How its numbers are stored (`buddy_gen.transforms.quantization`).
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    panels: bool
+    role: Role
+    format: Format = F32
+
+    @property
+    def panels(self) -> bool:
+        """Whether it is stored in panels, of floats or of blocks (see docs/architecture.md)."""
+        return self.role in (Role.LINEAR, Role.BOTH) or self.format.in_blocks
 
 
 def layer_parameter(loop: LayerLoop, index: int, name: str) -> str:
@@ -48,8 +66,8 @@ def layer_parameter(loop: LayerLoop, index: int, name: str) -> str:
     return f"{loop.run.path}.{index}.{name}"
 
 
-def _in_panels(node: fx.Node) -> bool:
-    """Whether the placeholder is only ever the weight of a linear layer or (also) the table of an embedding."""
+def _role(node: fx.Node) -> Role:
+    """What a placeholder is to its users: a weight of linear layers, a table of embeddings, both, or something else."""
 
     def is_weight(user: fx.Node) -> bool:
         return user.target is _LINEAR and user.args[1] is node and user.args[0] is not node
@@ -58,7 +76,12 @@ def _in_panels(node: fx.Node) -> bool:
         return user.target is _EMBEDDING and user.args[0] is node
 
     users = list(node.users)
-    return any(is_weight(user) for user in users) and all(is_weight(user) or is_table(user) for user in users)
+    weights, tables = sum(map(is_weight, users)), sum(map(is_table, users))
+    if not users or weights + tables < len(users):
+        return Role.OTHER
+    if weights and tables:
+        return Role.BOTH
+    return Role.LINEAR if weights else Role.TABLE
 
 
 def _stored(name: str, node: fx.Node) -> StoredParameter:
@@ -67,7 +90,7 @@ def _stored(name: str, node: fx.Node) -> StoredParameter:
         raise BuddyError(f"the parameter '{name}' has a dynamic shape")
     if value.dtype not in SAFETENSORS_DTYPES:
         raise BuddyError(f"the parameter '{name}' is of {value.dtype}, which is not supported yet")
-    return StoredParameter(name, tuple(int(size) for size in value.shape), value.dtype, _in_panels(node))
+    return StoredParameter(name, tuple(int(size) for size in value.shape), value.dtype, _role(node))
 
 
 def _of_unit(captured: CapturedGraph, unit: Unit) -> Iterator[StoredParameter]:

@@ -24,13 +24,11 @@ from buddy_gen.weights.packed import (
     WeightsLayout,
     WeightsMetadata,
     pack_panels,
-    pack_source_panels,
     panel_shape,
     read_header,
     unpack_panels,
     write_weights,
 )
-from buddy_gen.weights.safetensors_reader import SafetensorsSource
 
 METADATA = WeightsMetadata("tiny", "a" * 64, "f32", "host", "0.1.0")
 
@@ -45,14 +43,6 @@ def test_panels(rows: int, columns: int, panel: int) -> None:
         expected = weight[n] if n < rows else np.zeros(columns)
         np.testing.assert_array_equal(packed[n // panel, :, n % panel], expected)
     np.testing.assert_array_equal(unpack_panels(packed, rows), weight)
-
-
-def test_panels_from_a_source_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = np.random.default_rng(0).standard_normal((101, 12), dtype=np.float32)
-    save_file({"w": weight}, tmp_path / "m.safetensors")
-    monkeypatch.setattr("buddy_gen.weights.panels._BLOCK_ELEMENTS", 16 * 12 * 2)
-    source = SafetensorsSource(tmp_path / "m.safetensors")
-    np.testing.assert_array_equal(pack_source_panels(source, "w", 16), pack_panels(weight, 16))
 
 
 def packed(name: str, data: np.ndarray, dtype: str, layout: dict[str, Any] | None = None) -> PackedTensor:

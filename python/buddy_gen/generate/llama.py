@@ -8,7 +8,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +22,20 @@ from buddy_gen.errors import BuddyError
 from buddy_gen.generate.manifest import Manifest, generator_sources, sources_hash, write_if_changed
 from buddy_gen.generate.progress import Progress
 from buddy_gen.generate.vocabulary import Vocabulary, prepare_vocabulary
-from buddy_gen.importer import CacheShape, ImportedModule, check_supported, import_graph
+from buddy_gen.importer import CACHE_DTYPES, CacheShape, ImportedModule, check_supported, import_graph
 from buddy_gen.models import open_model
 from buddy_gen.models.description import ModelDescription
 from buddy_gen.models.llama import EMBEDDING, HEAD, sizes_of
 from buddy_gen.parameters import SAFETENSORS_DTYPES, StoredParameter, collect_parameters
 from buddy_gen.target import TARGETS, Target
 from buddy_gen.transforms.layers import NotIsomorphicError, Unit, schedule
-from buddy_gen.weights.packed import (
-    PackedTensor,
-    WeightsLayout,
-    WeightsMetadata,
-    pack_source_panels,
-    panel_shape,
-    read_header,
-    write_weights,
-)
+from buddy_gen.transforms.precision import Precision
+from buddy_gen.transforms.quantization import assign_formats
+from buddy_gen.version import version
+from buddy_gen.weights.packed import PackedTensor, WeightsLayout, WeightsMetadata, read_header, write_weights
+from buddy_gen.weights.storing import store_plain, store_weight, stored_type
 
 Graph = tuple[CapturedGraph, Sequence[Unit]]
-
-
-def exporter_version() -> str:
-    """The version of buddy-gen, as it stands in the weights."""
-    try:
-        return version("buddy-gen")
-    except PackageNotFoundError:
-        return "source"
 
 
 def capture_and_schedule(description: ModelDescription, entries: Sequence[str]) -> list[Graph]:
@@ -91,6 +78,7 @@ class LlamaGenerator:
         self.name: str = key["name"]
         self.output_dir, self.runtime_dir = Path(key["output_dir"]), Path(key["runtime_dir"])
         self.target: Target = TARGETS[key["target"]]
+        self.precision = Precision(key["dtype"], key["group"], key["kv_dtype"])
 
     def run(self) -> dict[str, Any]:
         """Generates everything.
@@ -113,7 +101,9 @@ class LlamaGenerator:
         with progress.step(f"Capturing {', '.join(entries)} with TorchDynamo"):
             graphs = capture_and_schedule(description, entries)
         check_supported([captured for captured, _ in graphs], tuple(self.key["dialect_priority"]))
-        parameters = collect_parameters(graphs)
+        parameters = assign_formats(
+            collect_parameters(graphs), self.precision, description.weights, description.tied_head
+        )
         layout = WeightsLayout([self._packed(description, stored) for stored in parameters])
         abi = self._abi(description, graphs, layout)
         with progress.step("Importing to MLIR"):
@@ -140,28 +130,30 @@ class LlamaGenerator:
         return self.runtime_dir / f"{self.name}.vocab"
 
     def _packed(self, description: ModelDescription, stored: StoredParameter) -> PackedTensor:
+        source, form, panel = description.weights, stored.format, self.target.panel
+        name = EMBEDDING if description.tied_head and stored.name == HEAD else stored.name
+
         def produce() -> npt.NDArray[Any]:
-            name = stored.name
             if name.rpartition(".")[2] == "inv_freq":
                 return np.ascontiguousarray(description.rotary()[0], dtype=np.float32)
-            if description.tied_head and name == HEAD:
-                name = EMBEDDING
             if stored.panels:
-                return pack_source_panels(description.weights, name, self.target.panel)
-            return description.weights.read(name)
+                return store_weight(source, name, form, panel, keep=self.precision.dtype == "gguf")
+            return store_plain(source, name, form)
 
-        dtype = SAFETENSORS_DTYPES[stored.dtype]
+        dtype = stored_type(form) if stored.dtype == torch.float32 else SAFETENSORS_DTYPES[stored.dtype]
         if not stored.panels:
             return PackedTensor(stored.name, dtype, stored.shape, None, produce)
         rows, columns = stored.shape
-        layout = {"panel": self.target.panel, "shape": [rows, columns]}
-        return PackedTensor(stored.name, dtype, panel_shape((rows, columns), self.target.panel), layout, produce)
+        layout = form.describe((rows, columns), panel)
+        return PackedTensor(stored.name, dtype, form.stored_shape((rows, columns), panel), layout, produce)
 
     def _abi(self, description: ModelDescription, graphs: Sequence[Graph], layout: WeightsLayout) -> str:
         """One hash over everything that program and weights must agree on."""
         content = {
             "programs": {captured.entry: program_digest(captured) for captured, _ in graphs},
             "dtype": self.key["dtype"],
+            "kv_dtype": self.precision.kv_dtype,
+            "formats": [t.layout for t in layout.tensors],
             "target": self.target.summary(),
             "layout": [(t.name, t.dtype, list(t.shape), layout.offset(t.name)) for t in layout.tensors],
             "cache": [description.config.num_hidden_layers, *self._cache_shape(description)],
@@ -184,7 +176,8 @@ class LlamaGenerator:
         layout: WeightsLayout,
         abi: str,
     ) -> tuple[list[ImportedModule], list[str]]:
-        cache = CacheShape(int(description.config.num_hidden_layers), *self._cache_shape(description), torch.float32)
+        layers, sizes = int(description.config.num_hidden_layers), self._cache_shape(description)
+        cache = CacheShape(layers, *sizes, CACHE_DTYPES[self.precision.kv_dtype])
         modules, stems = [], []
         for captured, units in graphs:
             stem = f"{self.name}_{captured.entry}"
@@ -197,6 +190,7 @@ class LlamaGenerator:
                 target=self.target,
                 priority=tuple(self.key["dialect_priority"]),
                 cache=cache,
+                quantize_activations=self.precision.quantizes_activations,
                 abi=abi,
             )
             path = self.output_dir / f"{stem}.mlir"
@@ -224,7 +218,7 @@ class LlamaGenerator:
             abi=abi,
             dtype=self.key["dtype"],
             target=self.target.name,
-            exporter=exporter_version(),
+            exporter=version(),
         )
 
         def model_id(content: str) -> str:
@@ -263,7 +257,7 @@ class LlamaGenerator:
             name=self.name,
             abi=abi,
             description=f"{label} ({self.key['dtype']})",
-            exporter=exporter_version(),
+            exporter=version(),
             dtype=self.key["dtype"],
             target=self.target.name,
             cpu_features=list(self.target.cpu_features),
@@ -271,6 +265,7 @@ class LlamaGenerator:
             layers=config.num_hidden_layers,
             kv_heads=kv_heads,
             head_dim=head_dim,
+            kv_dtype=self.precision.kv_dtype,
             hidden_size=config.hidden_size,
             context_length=description.context_length,
             weights_file=self._weights_path().name,
@@ -319,6 +314,8 @@ class LlamaGenerator:
             "model_id": model_id,
             "target": self.target.name,
             "dtype": self.key["dtype"],
+            "group": self.key["group"],
+            "kv_dtype": self.key["kv_dtype"],
             "dialects": by_op,
             "layer_functions": {m.signature.partition("(")[0]: m.layer_functions for m in modules},
             "outputs": {str(path): path.stat().st_size for path in outputs},

@@ -13,6 +13,7 @@ from buddy_gen.generate.manifest import Manifest
 from buddy_gen.generate.progress import Progress
 from buddy_gen.models.default_model import DEFAULT_MODEL_NAME, fetch_default_model
 from buddy_gen.target import resolve_target
+from buddy_gen.transforms.precision import Precision
 
 _ENTRIES = ("prefill", "decode", "score")
 
@@ -55,13 +56,16 @@ def generate(options: argparse.Namespace) -> dict[str, Any]:
         path = Path(model).expanduser().absolute()
         if not path.exists():
             raise BuddyError(f"there is no model at {path}; give a Hugging Face folder or a GGUF file")
+    precision = Precision.of(options.dtype, options.group, options.kv_dtype)
     key = {
         "name": options.name,
         "model": str(path),
         "output_dir": str(Path(options.output_dir).absolute()),
         "runtime_dir": str(Path(options.runtime_dir).absolute()),
         "target": resolve_target(options.target).name,
-        "dtype": options.dtype,
+        "dtype": precision.dtype,
+        "group": precision.group,
+        "kv_dtype": precision.kv_dtype,
         "dialect_priority": list(options.dialect_priority),
         "entry_points": list(options.entry_points),
     }

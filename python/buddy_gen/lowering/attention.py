@@ -14,6 +14,7 @@ from buddy_gen.lowering.context import (
     Context,
     Size,
     constant_index,
+    convert,
     element_of,
     loop_index,
     static_shape,
@@ -29,8 +30,23 @@ def kv_update(ctx: Context, cache: CacheSlice, new: ir.Value, position: ir.Value
     assert ctx.caches is not None
     tensors = ctx.caches.tensors
     sizes = [ctx.size(size) for size in ctx.operand(1).shape]
+    new = _narrowed(ctx, new, sizes, element_of(tensors[cache.kind]))
     tensors[cache.kind] = insert(new, tensors[cache.kind], [cache.layer, 0, ctx.index(position), 0], sizes)
     return cache
+
+
+def _narrowed(ctx: Context, new: ir.Value, sizes: list[Size], element: ir.Type) -> ir.Value:
+    """Rows as the cache holds them."""
+    if element_of(new) == element:
+        return new
+    identity = ir.AffineMap.get_identity(len(sizes))
+    return ctx.generic(
+        [new],
+        ctx.empty(sizes, element),
+        [identity, identity],
+        ["parallel"] * len(sizes),
+        lambda value, _: convert(value, element),
+    )
 
 
 @lowering("linalg", torch.ops.buddy.attention.default)

@@ -13,6 +13,7 @@ from mlir.dialects import arith, linalg, tensor
 from torch import fx
 
 from buddy_gen.errors import BuddyError
+from buddy_gen.weights.formats import Format
 
 # A constant, or a value of index type (MLIR's bindings carry no types).
 Size: TypeAlias = int | Any
@@ -96,14 +97,28 @@ class Context:
         node: The FX node that is being lowered.
         symbols: Symbolic size -> its value, of index type.
         caches: The function's caches, None where it has none.
+        quantize_activations: Whether products with weights in blocks take int8 activations.
+        formats: The weights in blocks that were read -> their format.
+        flattened: Activations of products -> their matrix.
+        prepared: Activations that were prepared for such products, by themselves and the format.
     """
 
-    def __init__(self, symbols: dict[sympy.Symbol, ir.Value], caches: CacheState | None, functions: Any) -> None:
+    def __init__(
+        self,
+        symbols: dict[sympy.Symbol, ir.Value],
+        caches: CacheState | None,
+        functions: Any,
+        quantize_activations: bool = False,
+    ) -> None:
         self.node: fx.Node | None = None
         self.symbols = symbols
         self._expressions: dict[sympy.Expr, ir.Value] = {}
         self.caches = caches
         self.functions = functions
+        self.quantize_activations = quantize_activations
+        self.formats: dict[ir.Value, Format] = {}
+        self.flattened: dict[ir.Value, ir.Value] = {}
+        self.prepared: dict[tuple[ir.Value, Format], ir.Value] = {}
 
     # Of the node being lowered
 

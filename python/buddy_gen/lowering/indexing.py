@@ -37,7 +37,7 @@ def arange(ctx: Context, start: Any, end: Any, step: Any = 1, **options: Any) ->
 
 @lowering("linalg", aten.embedding.default)
 def embedding(ctx: Context, weight: ir.Value, ids: ir.Value, *options: Any) -> ir.Value:
-    """Rows of `weight` (vocabulary, width) chosen by `ids`: a gather, read element by element."""
+    """Rows of `weight` (vocabulary, width or more) chosen by `ids`: a gather, read element by element."""
     rank = len(ctx.result.shape)
     init = ctx.empty(ctx.result_sizes(), element_of(weight))
     dims = [ir.AffineDimExpr.get(i) for i in range(rank)]
@@ -53,6 +53,8 @@ def embedding(ctx: Context, weight: ir.Value, ids: ir.Value, *options: Any) -> i
 @lowering("tosa", aten.embedding.default)
 def tosa_embedding(ctx: Context, weight: ir.Value, ids: ir.Value, *options: Any) -> ir.Value:
     """A ``tosa.gather`` of one batch."""
+    if weight in ctx.formats:
+        raise Declined("a table in blocks")
     rows, width = require_static(weight)
     if ctx.operand(1).dim() != 2 or ctx.operand(1).shape[0] != 1:
         raise Declined("a batch of ids")

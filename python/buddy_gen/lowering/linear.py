@@ -8,6 +8,7 @@ import torch
 from mlir import ir
 from mlir.dialects import arith, linalg, tensor, tosa
 
+from buddy_gen.lowering.activations import prepare_activations
 from buddy_gen.lowering.context import Context, Size, convert, element_of, static_shape, tensor_type
 from buddy_gen.lowering.registry import Declined, lowering
 from buddy_gen.lowering.shape import view_as
@@ -104,13 +105,22 @@ def _rows(ctx: Context, sizes: list[Size]) -> Size:
     return rows
 
 
+def _flat(ctx: Context, x: ir.Value, source: list[Size], rows: Size) -> ir.Value:
+    """x (..., K) as (M, K), made once for all products that read it."""
+    if x not in ctx.flattened:
+        ctx.flattened[x] = view_as(ctx, x, source, [rows, source[-1]])
+    return ctx.flattened[x]
+
+
 @lowering("linalg", aten.linear.default)
 def linear(ctx: Context, x: ir.Value, weight: ir.Value, bias: Any = None) -> ir.Value:
     """x (..., K) · weightᵀ + bias, weight (N, K)."""
     source = [ctx.size(size) for size in ctx.operand(0).shape]
-    rows_count, columns = require_matrix(weight)
+    rows_count, _ = require_matrix(weight)
     rows = _rows(ctx, source[:-1])
-    product = _matmul(ctx, view_as(ctx, x, source, [rows, columns]), weight, rows, rows_count, transpose=True)
+    flat = _flat(ctx, x, source, rows)
+    taken = prepare_activations(ctx, flat, rows, ctx.formats.get(weight))
+    product = _matmul(ctx, taken, weight, rows, rows_count, transpose=True)
     product = view_as(ctx, product, [rows, rows_count], ctx.result_sizes())
     return product if bias is None else _add_bias(ctx, product, bias)
 
@@ -154,6 +164,8 @@ def tosa_linear(ctx: Context, x: ir.Value, weight: ir.Value, bias: Any = None) -
     require_float(x)
     if not isinstance(element_of(x), ir.F32Type):
         raise Declined("half precision")
+    if weight in ctx.formats:
+        raise Declined("a weight in blocks")
     source = [ctx.size(size) for size in ctx.operand(0).shape]
     rows_count, columns = require_matrix(weight)
     lead = source[:-1]

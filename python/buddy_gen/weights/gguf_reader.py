@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from gguf.quants import dequantize
 
 from buddy_gen.errors import BuddyError
@@ -20,6 +22,8 @@ ROPE_FACTORS = "rope_freqs.weight"
 """The tensor that carries llama3 rope scaling: what each base inverse frequency is divided by."""
 
 _BLOCK_ELEMENTS = 1 << 22  # dequantised at a time
+
+_Rows = TypeVar("_Rows", FloatArray, npt.NDArray[np.uint8])
 
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -48,7 +52,7 @@ def huggingface_name(name: str) -> str:
     return _TOP.get(name, name)
 
 
-def permute_rows(rows: FloatArray, heads: int) -> FloatArray:
+def permute_rows(rows: _Rows, heads: int) -> _Rows:
     """llama.cpp's order of Q and K rows: within a head, rows i and i + D/2 become neighbours (2i, 2i + 1).
 
     `rows` is [heads * D, ...]. llama.cpp rotates neighbouring pairs, Hugging Face rotates halves; this is
@@ -59,7 +63,7 @@ def permute_rows(rows: FloatArray, heads: int) -> FloatArray:
     return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def unpermute_rows(rows: FloatArray, heads: int) -> FloatArray:
+def unpermute_rows(rows: _Rows, heads: int) -> _Rows:
     """The inverse of `permute_rows`."""
     half = rows.shape[0] // heads // 2
     split = rows.reshape(heads, half, 2, *rows.shape[1:])
@@ -101,21 +105,34 @@ class GgufSource(WeightSource):
         return self._dequantised(self._factors, 0, self._factors.shape[0])
 
     def read_rows(self, name: str, start: int, stop: int) -> FloatArray:
+        return self._in_order(name, start, stop, self._dequantised)
+
+    def read_blocks(self, name: str, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        return self._in_order(name, start, stop, self._raw)
+
+    def _in_order(self, name: str, start: int, stop: int, read: Callable[[GgufTensor, int, int], _Rows]) -> _Rows:
+        """Rows [start, stop) in Hugging Face's order, by a function that reads them as stored."""
         tensor = self._find(name)
         heads = self._heads.get(name.split(".")[-2]) if "." in name else None
         if heads is None:
-            return self._dequantised(tensor, start, stop)
+            return read(tensor, start, stop)
         size = tensor.shape[0] // heads  # rows of one head
         if size * heads != tensor.shape[0] or size % 2:
             raise BuddyError(f"{self._path}: the {tensor.shape[0]} rows of {name} do not divide among {heads} heads.")
         first = start // size * size
-        rows = self._dequantised(tensor, first, -(-stop // size) * size)
+        rows = read(tensor, first, -(-stop // size) * size)
         for head in range(0, rows.shape[0], size):  # a head at a time, so that no second copy of the tensor exists
             rows[head : head + size] = unpermute_rows(rows[head : head + size], 1)
         return np.ascontiguousarray(rows[start - first : stop - first])
 
     def files(self) -> list[Path]:
         return [self._path]
+
+    def _raw(self, tensor: GgufTensor, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Rows [start, stop) as their bytes in the file."""
+        row_bytes = tensor.bytes // tensor.shape[0]
+        raw = read_bytes(self._path, tensor.offset + start * row_bytes, (stop - start) * row_bytes)
+        return raw.reshape(stop - start, row_bytes)
 
     def _dequantised(self, tensor: GgufTensor, start: int, stop: int) -> FloatArray:
         """Rows [start, stop) as stored, in blocks of whole rows."""

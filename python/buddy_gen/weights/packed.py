@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from buddy_gen.errors import BuddyError
-from buddy_gen.weights.panels import pack_panels, pack_source_panels, panel_shape, unpack_panels
+from buddy_gen.weights.panels import pack_panels, panel_shape, unpack_panels
 from buddy_gen.weights.safetensors_reader import SafetensorsHeader, read_safetensors_header
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "WeightsLayout",
     "WeightsMetadata",
     "pack_panels",
-    "pack_source_panels",
     "panel_shape",
     "read_header",
     "unpack_panels",

@@ -10,11 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from buddy_gen.weights.source import FloatArray, WeightSource
-
-__all__ = ["pack_panels", "pack_source_panels", "panel_shape", "unpack_panels"]
-
-_BLOCK_ELEMENTS = 1 << 22
+__all__ = ["fill_panels", "pack_panels", "panel_shape", "unpack_panels"]
 
 
 def panel_shape(shape: tuple[int, int], panel: int) -> tuple[int, int, int]:
@@ -27,17 +23,7 @@ def pack_panels(weight: npt.NDArray[Any], panel: int) -> npt.NDArray[Any]:
     """[N, K] -> [P, K, R], same type, C-contiguous."""
     rows, columns = weight.shape
     packed = np.zeros(panel_shape((rows, columns), panel), weight.dtype)
-    _fill(packed, 0, weight)
-    return packed
-
-
-def pack_source_panels(source: WeightSource, name: str, panel: int) -> FloatArray:
-    """`pack_panels(source.read(name), panel)` without the unpacked tensor in memory."""
-    rows, columns = source.shape(name)
-    packed = np.zeros(panel_shape((rows, columns), panel), np.float32)
-    step = panel * max(1, _BLOCK_ELEMENTS // (panel * max(1, columns)))
-    for start in range(0, rows, step):
-        _fill(packed, start // panel, source.read_rows(name, start, min(rows, start + step)))
+    fill_panels(packed, 0, weight)
     return packed
 
 
@@ -47,7 +33,7 @@ def unpack_panels(packed: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
     return np.ascontiguousarray(packed.transpose(0, 2, 1).reshape(panels * panel, columns)[:rows])
 
 
-def _fill(packed: npt.NDArray[Any], first: int, weight: npt.NDArray[Any]) -> None:
+def fill_panels(packed: npt.NDArray[Any], first: int, weight: npt.NDArray[Any]) -> None:
     """Writes the rows of `weight` into the panels from `first` on."""
     panel = packed.shape[2]
     whole = weight.shape[0] // panel

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from buddy_gen.errors import BuddyError
 from buddy_gen.weights.source import FloatArray
 
-__all__ = ["FLOAT_BYTES", "bf16_to_f32", "read_bytes", "read_floats"]
+__all__ = ["FLOAT_BYTES", "bf16_to_f32", "f32_to_bf16", "read_bytes", "read_floats"]
 
 FLOAT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 """Bytes per element of the types that `read_floats` takes."""
@@ -23,6 +23,13 @@ _BLOCK_ELEMENTS = 1 << 22
 def bf16_to_f32(bits: npt.NDArray[np.uint16]) -> FloatArray:
     """bfloat16 bit patterns as float32: the upper half of the word."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def f32_to_bf16(values: FloatArray) -> npt.NDArray[np.uint16]:
+    """The bit patterns of finite float32 values rounded to bfloat16, ties to even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounding = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return ((bits + rounding) >> np.uint32(16)).astype(np.uint16)
 
 
 def read_bytes(path: Path, offset: int, count: int) -> npt.NDArray[np.uint8]:

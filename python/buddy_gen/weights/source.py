@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from buddy_gen.errors import BuddyError
+
 __all__ = ["FloatArray", "SelectedSource", "WeightSource", "equal_tensors"]
 
 FloatArray = npt.NDArray[np.float32]
@@ -38,6 +40,13 @@ class WeightSource(ABC):
     @abstractmethod
     def read_rows(self, name: str, start: int, stop: int) -> FloatArray:
         """Rows [start, stop) of the first dimension as C-contiguous float32; reads no other rows from disk."""
+
+    def read_blocks(self, name: str, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Rows [start, stop) of a quantised tensor as their bytes in the file: [rows, bytes of a row].
+
+        Raises BuddyError where the checkpoint has no quantised blocks.
+        """
+        raise BuddyError(f"{self.files()[0]} is no GGUF file, so that {name} has no quantised blocks.")
 
     @abstractmethod
     def files(self) -> list[Path]:
@@ -72,6 +81,9 @@ class SelectedSource(WeightSource):
 
     def read_rows(self, name: str, start: int, stop: int) -> FloatArray:
         return self._base.read_rows(self._stored.get(name, name), start, stop)
+
+    def read_blocks(self, name: str, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        return self._base.read_blocks(self._stored.get(name, name), start, stop)
 
     def files(self) -> list[Path]:
         return self._base.files()

@@ -1,0 +1,94 @@
+"""Activations in front of a product with a weight in blocks: padded to whole groups, and quantised where asked for."""
+
+from __future__ import annotations
+
+from mlir import ir
+from mlir.dialects import arith, math, tensor
+
+from buddy_gen.lowering.context import Context, Size, element_of, static_shape, tensor_type
+from buddy_gen.weights.formats import QUAD, Format
+
+__all__ = ["prepare_activations"]
+
+_LARGEST = 127.0
+_SMALLEST = 2.0**-100  # a group whose largest number is below this becomes zero: 127 / it would not be finite
+
+
+def prepare_activations(ctx: Context, x: ir.Value, rows: Size, form: Format | None) -> ir.Value:
+    """x (M, K) as the product with a weight of `form` takes it: (M, G * g).
+
+    With int8 activations that is x rounded to 255 steps in each group of a row: a tensor of int8 and one of scales,
+    behind a dequantiser.
+    """
+    if form is None:
+        return x
+    key = (x, form)
+    if key not in ctx.prepared:
+        columns = static_shape(x)[1]
+        assert columns is not None
+        padded = _padded(ctx, x, rows, form.padded(columns))
+        ctx.prepared[key] = _quantised(ctx, padded, rows, form) if ctx.quantize_activations else padded
+    return ctx.prepared[key]
+
+
+def _padded(ctx: Context, x: ir.Value, rows: Size, columns: int) -> ir.Value:
+    missing = columns - (static_shape(x)[1] or 0)
+    if missing == 0:
+        return x
+    zero = ctx.scalar(0, element_of(x))
+    op = tensor.PadOp(tensor_type([rows, columns], element_of(x)), x, [], [], [0, 0], [0, missing])
+    index = ir.IndexType.get()
+    block = op.regions[0].blocks.append(index, index)
+    with ir.InsertionPoint(block):
+        tensor.YieldOp(zero)
+    return op.result
+
+
+def _quantised(ctx: Context, x: ir.Value, rows: Size, form: Format) -> ir.Value:
+    """x (M, G * g) as sitofp(q) * scale, with q and scale by row and group."""
+    columns = static_shape(x)[1]
+    assert columns is not None
+    inner = [2, form.integer_bytes // QUAD, QUAD] if form.is_nibbles else [form.group // QUAD, QUAD]
+    sizes: list[Size] = [rows, columns // form.group, *inner]
+    rank = len(sizes)
+    f32, i8 = ir.F32Type.get(), ir.IntegerType.get_signless(8)
+    dynamic = [] if isinstance(rows, int) else [rows]
+    static = [size if isinstance(size, int) else ir.ShapedType.get_dynamic_size() for size in sizes]
+    grouping = [[0], list(range(1, rank))]
+    grouped = tensor.expand_shape(tensor_type(sizes, f32), x, grouping, dynamic, static)
+    every = ir.AffineMap.get_identity(rank)
+    by_group = ir.AffineMap.get(rank, 0, [ir.AffineDimExpr.get(0), ir.AffineDimExpr.get(1)])
+    largest = ctx.generic(
+        [grouped],
+        ctx.filled(sizes[:2], f32, 0),
+        [every, by_group],
+        ["parallel"] * 2 + ["reduction"] * (rank - 2),
+        lambda value, most: arith.maximumf(math.absf(value), most),
+    )
+    pair = ir.AffineMap.get_identity(2)
+
+    def inverse(most: ir.Value, _: ir.Value) -> ir.Value:
+        none = arith.cmpf(arith.CmpFPredicate.OLT, most, ctx.scalar(_SMALLEST, f32))
+        return arith.select(none, ctx.scalar(0, f32), arith.divf(ctx.scalar(_LARGEST, f32), most))
+
+    def rounded(value: ir.Value, factor: ir.Value, _: ir.Value) -> ir.Value:
+        return arith.fptosi(i8, math.roundeven(arith.mulf(value, factor)))
+
+    parallel = ["parallel"] * rank
+    factors = ctx.generic([largest], ctx.empty(sizes[:2], f32), [pair, pair], ["parallel"] * 2, inverse)
+    scales = ctx.generic(
+        [largest],
+        ctx.empty(sizes[:2], f32),
+        [pair, pair],
+        ["parallel"] * 2,
+        lambda most, _: arith.divf(most, ctx.scalar(_LARGEST, f32)),
+    )
+    integers = ctx.generic([grouped, factors], ctx.empty(sizes, i8), [every, by_group, every], parallel, rounded)
+    values = ctx.generic(
+        [integers, scales],
+        ctx.empty(sizes, f32),
+        [every, by_group, every],
+        parallel,
+        lambda q, scale, _: arith.mulf(arith.sitofp(f32, q), scale),
+    )
+    return tensor.collapse_shape(tensor_type([rows, columns], f32), values, grouping)

@@ -1,64 +1,40 @@
-"""The command line: ``buddy build``, ``buddy run``, ``buddy cmake-dir``, ``buddy version``.
-
-``buddy build`` writes a CMake project of a few lines that does find_package(Buddy), and builds it: the stages of a
-model are those of ``cmake/BuddyModel.cmake`` and stand nowhere else.
-"""
+"""The command line: ``buddy build``, ``run``, ``chat``, ``serve``, ``bench``, ``cmake-dir``, ``version``."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import importlib.metadata
 import json
 import os
-import re
-import shlex
-import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from buddy_gen.bench.command import bench_command
+from buddy_gen.building import PACKAGE, PROGRAM, Options, build_model, find_cmake_dir, resolve_model
 from buddy_gen.choices import DIALECTS, DTYPES
 from buddy_gen.errors import BuddyError
-from buddy_gen.models.default_model import DEFAULT_MODEL_NAME, default_cache_dir
 from buddy_gen.target import TARGETS
+from buddy_gen.version import version
 
-PACKAGE = Path(__file__).resolve().parent
-PROGRAM = "buddy-llama-run"
-_FILES = (PROGRAM, "llama.weights.safetensors", "llama.vocab")
-
-_PROJECT = """\
-# Written by `buddy build`.
-cmake_minimum_required(VERSION 3.25)
-project(buddy-build LANGUAGES CXX)
-set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
-find_package(Buddy REQUIRED CONFIG)
-buddy_add_model(
-  llama
-  MODEL "${MODEL}"
-  DTYPE "${DTYPE}"
-  TARGET "${TARGET}"
-  DIALECT_PRIORITY ${DIALECT_PRIORITY}
-  RUNTIME_DIR "${RUNTIME_DIR}"
-)
-buddy_add_llama_app(buddy-llama-run MODEL llama)
-"""
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Compile language models to native programs.",
+    epilog="Exit codes: 0 success, 1 a failure, 2 wrong usage. `buddy COMMAND --help` has examples.",
 )
+
+
+def _examples(*lines: str) -> str:
+    """An epilog that keeps its line breaks."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
 
 Target = Annotated[
     str,
@@ -81,7 +57,12 @@ Priority = Annotated[
         help="Dialects in order of preference, such as tosa,linalg.",
     ),
 ]
-Model = Annotated[str, typer.Argument(help="A Hugging Face folder, a GGUF file, or smollm2 for the default model.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A Hugging Face folder, a GGUF file, or smollm2 for the default model.")
+]
+Built = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A folder made by `buddy build`, or a model (see `buddy build`).")
+]
 
 
 def _one_of(known: Iterable[str], what: str) -> Callable[[str], str]:
@@ -96,203 +77,29 @@ def _one_of(known: Iterable[str], what: str) -> Callable[[str], str]:
     return check
 
 
-@dataclass(frozen=True)
-class Options:
-    """What decides about the code of a build; the cache is keyed by it."""
-
-    model: str
-    target: str
-    dtype: str
-    dialect_priority: str
-
-    def work_dir(self) -> Path:
-        """The folder, in the cache, where this model is built with these options."""
-        text = json.dumps([version(), str(PACKAGE), asdict(self)], sort_keys=True)
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(self.model).stem) or "model"
-        return default_cache_dir() / "builds" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(version())
+        raise typer.Exit
 
 
-def version() -> str:
-    try:
-        return importlib.metadata.version("buddy-gen")
-    except importlib.metadata.PackageNotFoundError:
-        return "0 (sources)"
+@app.callback()
+def _main(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
 
 
-def find_cmake_dir() -> Path:
-    """The folder of BuddyConfig.cmake.
-
-    Raises:
-        BuddyError: The package runs from its sources, where nothing is installed.
-    """
-    folder = PACKAGE / "share" / "buddy" / "cmake"
-    if not (folder / "BuddyConfig.cmake").exists():
-        raise BuddyError(f"{PACKAGE} is not an installed buddy-gen; run `pip install .` in the clone first.")
-    return folder
-
-
-def find_tool(name: str, advice: str) -> str:
-    """A program, looked for beside the interpreter (where pip puts it) and in PATH."""
-    beside = Path(sys.executable).parent
-    found = shutil.which(name, path=os.pathsep.join([str(beside), os.environ.get("PATH", os.defpath)]))
-    if found is None:
-        raise BuddyError(f"{name} was not found; {advice}.")
-    return found
-
-
-def find_compiler() -> str:
-    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
-    for name in candidates:
-        if found := shutil.which(name):
-            return found
-    raise BuddyError(f"No C++ compiler was found ({', '.join(candidates)}); install one (Debian: apt install g++).")
-
-
-def resolve_model(model: str) -> str:
-    """A model as the generator takes it: an absolute path, or the name of the default model."""
-    if model == DEFAULT_MODEL_NAME:
-        return model
-    path = Path(model).expanduser()
-    if not model or not path.exists():
-        raise BuddyError(
-            f"The model '{model}' does not exist; give a model folder, a GGUF file, or {DEFAULT_MODEL_NAME}."
-        )
-    return str(path.resolve())
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Holds a folder of the cache, so that two builds of one model do not write into each other."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "lock").open("w")
-    except OSError as error:
-        raise BuddyError(
-            f"The cache folder {folder} cannot be written ({error.strerror}); set BUDDY_CACHE_DIR."
-        ) from error
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-class Steps:
-    """Runs the steps of a build. Their output goes to the terminal, to stderr with --json, and to a log if quiet."""
-
-    def __init__(self, log: Path, quiet: bool, to_stderr: bool) -> None:
-        self._log = log
-        self._console = Console(stderr=to_stderr, highlight=False, quiet=quiet)
-
-    def say(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
-
-    def run(self, what: str, command: list[str]) -> None:
-        """Runs a command to its end.
-
-        Raises:
-            BuddyError: It failed; the message is the command's own where it has one.
-        """
-        lines: list[str] = []
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-            )
-        except OSError as error:
-            raise BuddyError(f"{what} could not start {command[0]} ({error.strerror}).") from error
-        assert process.stdout is not None
-        failing = False
-        with process, self._log.open("a", encoding="utf-8") as log:
-            for line in process.stdout:
-                log.write(line)
-                lines.append(line)
-                failing = failing or line.startswith("CMake Error")
-                line = line.rstrip("\n").removeprefix("-- buddy: ")
-                if not failing and not line.startswith("-- "):
-                    self.say(line)
-        if process.returncode != 0:
-            raise BuddyError(_reason("".join(lines)) or f"{what} failed; the log is {self._log}.")
-
-
-def _reason(output: str) -> str:
-    """The sentence of a message(FATAL_ERROR), which CMake indents and wraps; empty if there is none."""
-    match = re.search(
-        r"^CMake Error[^\n]*\(message\):\n(.*?)(?:\n\S|\nCall Stack|\Z)", output, re.MULTILINE | re.DOTALL
+@app.command(
+    epilog=_examples(
+        "buddy build smollm2 -o smollm2              the default model",
+        "buddy build Llama-3.2-1B -o llama           a Hugging Face folder",
+        "buddy build model.gguf -o out --target x86-64-v3",
+        "buddy build smollm2 -o out --json           what was made, as JSON on stdout",
     )
-    sentence = " ".join(match[1].split()).removeprefix("buddy: error: ") if match else ""
-    return "" if "Traceback (most recent call last)" in sentence else sentence
-
-
-def build_model(options: Options, output: Path, quiet: bool, to_stderr: bool) -> dict[str, object]:
-    """Builds a model into a folder, and says what stands there.
-
-    The weights and the vocabulary are written straight into the folder; the program is linked in the cache and moved
-    there last, so that a folder with a program is complete.
-    """
-    start = time.monotonic()
-    cmake = find_tool("cmake", "install it (pip install cmake)")
-    ninja = find_tool("ninja", "install it (pip install ninja)")
-    compiler = find_compiler()
-    config = find_cmake_dir()
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BuddyError(f"The folder {output} cannot be made ({error.strerror}); name another with -o.") from error
-    if not os.access(output, os.W_OK):
-        raise BuddyError(f"The folder {output} cannot be written; name another with -o.")
-
-    work = options.work_dir()
-    with locked(work):
-        (work / "CMakeLists.txt").write_text(_PROJECT, encoding="utf-8")
-        log = work / "build.log"
-        log.write_text("", encoding="utf-8")
-        steps = Steps(log, quiet, to_stderr)
-        definitions: dict[str, str | Path] = {
-            "Buddy_DIR": config,
-            "Python3_EXECUTABLE": sys.executable,
-            "CMAKE_MAKE_PROGRAM": ninja,
-            "CMAKE_CXX_COMPILER": compiler,
-            "CMAKE_BUILD_TYPE": "Release",
-            "MODEL": options.model,
-            "DTYPE": options.dtype,
-            "TARGET": options.target,
-            "DIALECT_PRIORITY": options.dialect_priority.replace(",", ";"),
-            "RUNTIME_DIR": output,
-        }
-        if ccache := shutil.which("ccache"):
-            definitions["CMAKE_CXX_COMPILER_LAUNCHER"] = ccache
-        build = work / "build"
-        steps.say(f"Building {options.model} for {options.target}, {options.dtype}, in {work}")
-        arguments = [f"-D{name}={value}" for name, value in definitions.items()]
-        steps.run("Configuring", [cmake, "-G", "Ninja", "-S", str(work), "-B", str(build), *arguments])
-        steps.run("Building", [cmake, "--build", str(build)])
-        _publish(build / "bin" / PROGRAM, output / PROGRAM)
-    sizes = {name: (output / name).stat().st_size for name in _FILES if (output / name).exists()}
-    seconds = time.monotonic() - start
-    for name, size in sizes.items():
-        steps.say(f"{output / name}  {_readable(size)}")
-    prompt = '-p "The capital of France is"' if (output / "llama.vocab").exists() else "--ids 1,2,3"
-    steps.say(f"Done in {seconds:.1f} s. Run it: {shlex.quote(str(output / PROGRAM))} {prompt}")
-    return {"directory": str(output), "executable": str(output / PROGRAM), "files": sizes, "seconds": round(seconds, 3)}
-
-
-def _readable(size: int) -> str:
-    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
-
-
-def _publish(program: Path, destination: Path) -> None:
-    beside = destination.with_name(destination.name + ".tmp")
-    try:
-        shutil.copy2(program, beside)
-        beside.replace(destination)
-    except OSError as error:
-        raise BuddyError(f"{destination} cannot be written ({error.strerror}).") from error
-
-
-@app.command()
+)
 def build(
     model: Model,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder that gets the program and its files.")],
@@ -309,12 +116,28 @@ def build(
         print(json.dumps(result))
 
 
+def _built_folder(model: str, target: str, dtype: str, dialect_priority: str) -> Path:
+    """The folder with MODEL's program: MODEL itself, or one in the cache, where it is built if it has to be."""
+    folder = Path(model).absolute()
+    if (folder / PROGRAM).is_file():
+        return folder
+    options = Options(resolve_model(model), target, dtype, dialect_priority)
+    folder = options.work_dir() / "run"
+    build_model(options, folder, quiet=(folder / PROGRAM).exists(), to_stderr=True)
+    return folder
+
+
 @app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+    context_settings=_PASS_ON,
+    epilog=_examples(
+        'buddy run smollm2 -p "The capital of France is" -n 32',
+        "buddy run out --json < prompt.txt",
+        "buddy run out --help                        the program's own options",
+    ),
 )
 def run(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A folder made by `buddy build`, or a model (see `buddy build`).")],
+    model: Built,
     target: Target = "native",
     dtype: Dtype = "f32",
     dialect_priority: Priority = "linalg,tosa",
@@ -323,27 +146,103 @@ def run(
 
     A model is built first, with progress on stderr, unless the cache holds it.
     """
-    program = Path(model).absolute() / PROGRAM
-    if not program.is_file():
-        options = Options(resolve_model(model), target, dtype, dialect_priority)
-        folder = options.work_dir() / "run"
-        build_model(options, folder, quiet=(folder / PROGRAM).exists(), to_stderr=True)
-        program = folder / PROGRAM
-    _exec(program, context.args)
+    _exec(_built_folder(model, target, dtype, dialect_priority) / PROGRAM, context.args)
 
 
-app.command("bench")(bench_command)
+@app.command(
+    context_settings=_PASS_ON,
+    epilog=_examples(
+        "buddy chat smollm2",
+        'buddy chat smollm2 -sys "Answer in one sentence." --temp 0.7',
+        'echo "What is 2 + 2?" | buddy chat out --json',
+    ),
+)
+def chat(
+    context: typer.Context,
+    model: Built,
+    target: Target = "native",
+    dtype: Dtype = "f32",
+    dialect_priority: Priority = "linalg,tosa",
+) -> None:
+    """Chat with MODEL; what follows it goes to the program, such as -sys TEXT (see `buddy run MODEL --help`).
+
+    A model is built first, with progress on stderr, unless the cache holds it.
+    """
+    _exec(_built_folder(model, target, dtype, dialect_priority) / PROGRAM, ["-cnv", *context.args])
 
 
-@app.command("cmake-dir")
+@app.command(
+    epilog=_examples(
+        "buddy serve smollm2",
+        "buddy serve out --port 9000 -c 2048 --threads 4",
+        "BUDDY_API_KEY=secret buddy serve out --host 0.0.0.0",
+        "curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\",
+        '  -d \'{"model": "smollm2", "messages": [{"role": "user", "content": "Hello"}]}\'',
+    )
+)
+def serve(
+    model: Built,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every one.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
+    threads: Annotated[int, typer.Option("-t", "--threads", min=0, help="Threads; 0: the CPUs allowed.")] = 0,
+    context: Annotated[int, typer.Option("-c", "--context", min=0, help="Context in tokens; 0: the model's.")] = 0,
+    api_key: Annotated[
+        str | None, typer.Option("--api-key", envvar="BUDDY_API_KEY", help="Key that clients must send.")
+    ] = None,
+    model_name: Annotated[
+        str | None, typer.Option("--model-name", help="Name of the model for clients (default: MODEL's own).")
+    ] = None,
+    max_tokens_limit: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of an answer (default: the context).")
+    ] = None,
+    max_body_bytes: Annotated[int, typer.Option(min=1, help="Largest request in bytes.")] = 4 * 2**20,
+    max_queue: Annotated[int, typer.Option(min=0, help="Most requests that wait for their turn.")] = 32,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Log failures alone.")] = False,
+    target: Target = "native",
+    dtype: Dtype = "f32",
+    dialect_priority: Priority = "linalg,tosa",
+) -> None:
+    """Serve MODEL over HTTP, as OpenAI's API has it, until Ctrl-C.
+
+    A model is built first, with progress on stderr, unless the cache holds it.
+    """
+    folder = _built_folder(model, target, dtype, dialect_priority)
+    from buddy_gen.serve.command import ServeOptions, serve_folder  # slow to import, and no other command needs it
+
+    serve_folder(
+        folder,
+        ServeOptions(
+            model=model_name or Path(model).absolute().name.removesuffix(".gguf"),
+            host=host,
+            port=port,
+            threads=threads,
+            context=context,
+            api_key=api_key,
+            max_tokens=max_tokens_limit,
+            max_body_bytes=max_body_bytes,
+            max_queue=max_queue,
+            quiet=quiet,
+        ),
+    )
+
+
+app.command(
+    "bench",
+    epilog=_examples(
+        "buddy bench out", "buddy bench out --quick --peers none", "buddy bench out --markdown --save run.json"
+    ),
+)(bench_command)
+
+
+@app.command("cmake-dir", epilog=_examples("cmake -S . -B build -DBuddy_DIR=$(buddy cmake-dir)"))
 def cmake_dir() -> None:
     """Print the folder of BuddyConfig.cmake, for find_package(Buddy) with -DBuddy_DIR."""
     print(find_cmake_dir())
 
 
-@app.command("version")
+@app.command("version", epilog=_examples("buddy version"))
 def version_command() -> None:
-    """Print the version."""
+    """Print the version and, where it is known, the commit."""
     print(version())
 
 

@@ -9,18 +9,18 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
-import jinja2
 import pytest
 from toy_model import (
     CHAT_TEMPLATE,
     END,
-    START,
     Program,
     follow,
     greedy,
     programs,
     random_table,
+    template_ids,
     toy_logits,
     write_model,
 )
@@ -34,20 +34,6 @@ QUESTIONS = ["Hello", "What <|end|> is é?", "ok", "x" * 9, "7", "Why?", "  spac
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Program:
     return Program(programs() / "run-toy", write_model(tmp_path_factory.mktemp("model"), TABLE))
-
-
-def template_ids(messages: list[tuple[str, str]]) -> list[int]:
-    """The template's text; special spellings count in the template only, not in what was said."""
-    marks = {"<|start|>": "\ue000", "<|end|>": "\ue001"}
-    form = CHAT_TEMPLATE
-    for spelling, mark in marks.items():
-        form = form.replace(spelling, mark)
-    turns = [{"role": role, "content": content} for role, content in messages]
-    text = jinja2.Template(form, keep_trailing_newline=True).render(messages=turns, add_generation_prompt=True)
-    ids: list[int] = []
-    for character in text:
-        ids += {"\ue000": [START], "\ue001": [END]}.get(character) or list(character.encode())
-    return ids
 
 
 @pytest.mark.parametrize("system", [None, "Be brief."])
@@ -103,12 +89,54 @@ def test_an_answer_cut_by_a_stop_string_stays_out_of_the_history(tmp_path: Path)
     assert second["ids"][0] == int(logits.argmax())
 
 
-def test_full_context(toy: Program) -> None:
-    run = toy.run("-cnv", "--json", "-c", "40", "-n", "-1", stdin=b"hello\nagain\n")
-    first = json.loads(run.stdout)
-    assert first["stop"] == "context"
-    assert len(first["prompt_ids"]) + len(first["ids"]) == 40
-    assert run.code == 1 and run.stderr.count("\n") == 1 and "the context holds 40" in run.stderr
+def turns_of(stdout: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
+@pytest.mark.parametrize(("context", "system"), [(100, None), (120, "Be brief."), (64, None)])
+def test_full_context_drops_the_oldest_turns(toy: Program, context: int, system: str | None) -> None:
+    """At turn borders: each prompt is the template of the last turns, the system message stays, and it is told."""
+    arguments = ["-cnv", "--json", "-c", str(context), "-n", "4", *(["-sys", system] if system else [])]
+    run = toy.run(*arguments, stdin="\n".join(QUESTIONS).encode())
+    turns = turns_of(run.stdout)
+    assert run.code == 0 and len(turns) == len(QUESTIONS)
+    head = [("system", system)] if system else []
+    history: list[tuple[str, str]] = []
+    dropped = 0
+    for question, turn in zip(QUESTIONS, turns, strict=True):
+        history.append(("user", question))
+        whole = len(template_ids(head + history))
+        before = len(history)
+        while template_ids(head + history) != turn["prompt_ids"]:
+            history = history[2:]  # never half a turn
+            assert history
+        if len(history) < before:
+            assert whole + 4 > context  # only because it had to
+            assert len(turn["prompt_ids"]) <= context - context // 4 or len(history) == 1
+            dropped += (before - len(history)) // 2
+        assert len(turn["prompt_ids"]) + 4 <= context
+        assert turn["ids"] == greedy(TABLE, turn["prompt_ids"], 4)
+        history.append(("assistant", turn["text"]))
+    told = [line for line in run.stderr.splitlines() if "the context is full" in line]
+    assert run.stderr.splitlines() == told and dropped > 0
+    assert dropped == sum(1 if "oldest turn was" in line else int(line.split("oldest ")[1].split()[0]) for line in told)
+
+
+def test_answer_that_fills_the_context(toy: Program) -> None:
+    run = toy.run("-cnv", "--json", "-c", "60", "-n", "-1", "--ignore-eos", stdin=b"hello\nagain\n")
+    first, second = turns_of(run.stdout)
+    assert first["stop"] == second["stop"] == "context"
+    assert len(first["prompt_ids"]) + len(first["ids"]) == 60
+    assert second["prompt_ids"] == template_ids([("user", "again")])
+    assert run.code == 0 and "the answer ends here" in run.stderr and "the oldest turn was forgotten" in run.stderr
+
+
+def test_question_that_is_too_long_is_told_and_left_out(toy: Program) -> None:
+    run = toy.run("-cnv", "--json", "-c", "60", "-n", "2", stdin=b"a\n" + b"x" * 60 + b"\nb\n")
+    first, second = turns_of(run.stdout)
+    expected = [("user", "a"), ("assistant", first["text"]), ("user", "b")]
+    assert second["prompt_ids"] == template_ids(expected)
+    assert run.code == 1 and run.stderr.count("\n") == 1 and "the context holds 60" in run.stderr
 
 
 def test_models_that_can_not_chat(tmp_path: Path) -> None:
@@ -118,7 +146,65 @@ def test_models_that_can_not_chat(tmp_path: Path) -> None:
 
 
 def test_what_was_said_must_be_utf8(toy: Program) -> None:
-    toy.run("-cnv", stdin=b"\xff\n").fails(1, "UTF-8")
+    """An invalid line is told and left out; the chat goes on, and the exit code says that something was wrong."""
+    run = toy.run("-cnv", "--json", "-n", "1", stdin=b"ab\xff\n\xe4\xb8\n\xe4\xb8\xad\n")
+    assert [turn["prompt_ids"] for turn in turns_of(run.stdout)] == [template_ids([("user", "中")])]
+    assert run.code == 1 and run.stderr.count("\n") == run.stderr.count("UTF-8") == 2 and "byte 3" in run.stderr
+
+
+def test_commands(toy: Program) -> None:
+    lines = ["a", "/clear", "b", "/system Be brief.", "c", "/system", "d", "//x", "/stats", "/quit", "never"]
+    run = toy.run("-cnv", "--json", "-n", "1", stdin="\n".join(lines).encode())
+    turns = turns_of(run.stdout)
+    answers = [("assistant", turn["text"]) for turn in turns]
+    asked: list[tuple[str, str]] = []
+    assert turns[0]["prompt_ids"] == template_ids([("user", "a")])
+    asked += [("user", "b")]
+    assert turns[1]["prompt_ids"] == template_ids(asked)
+    asked += [answers[1], ("user", "c")]
+    assert turns[2]["prompt_ids"] == template_ids([("system", "Be brief."), *asked])
+    asked += [answers[2], ("user", "d")]
+    assert turns[3]["prompt_ids"] == template_ids(asked)
+    asked += [answers[3], ("user", "/x")]
+    assert turns[4]["prompt_ids"] == template_ids(asked) and len(turns) == 5
+    assert run.code == 0 and f"of 256 tokens, {4} turns" in run.stderr and run.stderr.count("prefill") == 1
+
+
+def test_wrong_commands(toy: Program) -> None:
+    run = toy.run("-cnv", "--json", "-n", "1", stdin=b"/nonsense\n/clear now\n/help\nx\n")
+    assert turns_of(run.stdout)[0]["prompt_ids"] == template_ids([("user", "x")])
+    assert run.code == 1 and "'/nonsense' is unknown" in run.stderr and "/clear takes nothing" in run.stderr
+    assert all(f"\n/{name}" in run.stderr for name in ("clear", "stats", "system", "quit", "help"))
+    # What -p says is no command.
+    turn = toy.run("-cnv", "--json", "-n", "1", "-p", "/clear").json
+    assert turn["prompt_ids"] == template_ids([("user", "/clear")])
+
+
+def test_system_message_that_the_template_has_no_place_for(tmp_path: Path) -> None:
+    form = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHAT_TEMPLATE
+    toy = Program(programs() / "run-toy", write_model(tmp_path, TABLE, template=form))
+    toy.run("-cnv", "-sys", "x", stdin=b"hi\n").fails(1, "takes no system message")
+    run = toy.run("-cnv", "--json", "-n", "1", stdin=b"/system x\nhi\n")
+    assert run.code == 1 and "takes no system message" in run.stderr
+    assert turns_of(run.stdout)[0]["prompt_ids"] == template_ids([("user", "hi")])
+
+
+def test_interrupted_before_the_first_token_takes_the_question_back(tmp_path: Path) -> None:
+    toy = Program(programs() / "run-toy", write_model(tmp_path, TABLE, delay_ms=20))
+    with subprocess.Popen(
+        toy.command("-cnv", "--json", "-n", "1", "-ub", "1"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write(b"a long question\n")
+        process.stdin.flush()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        first = json.loads(process.stdout.readline())
+        process.stdin.write(b"b\n")
+        process.stdin.close()
+        second = json.loads(process.stdout.readline())
+    assert first["stop"] == "interrupt" and first["ids"] == []
+    assert second["prompt_ids"] == template_ids([("user", "b")])
 
 
 def test_interrupt_stops_the_answer_and_the_chat_goes_on(tmp_path: Path) -> None:

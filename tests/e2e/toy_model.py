@@ -158,6 +158,20 @@ def greedy(table: Floats, prompt: Sequence[int], count: int) -> list[int]:
     return ids[len(prompt) :]
 
 
+def template_ids(messages: list[tuple[str, str]]) -> list[int]:
+    """The prompt of (role, content): special spellings count in the template only, not in what was said."""
+    marks = {"<|start|>": "\ue000", "<|end|>": "\ue001"}
+    form = CHAT_TEMPLATE
+    for spelling, mark in marks.items():
+        form = form.replace(spelling, mark)
+    turns = [{"role": role, "content": content} for role, content in messages]
+    text = jinja2.Template(form, keep_trailing_newline=True).render(messages=turns, add_generation_prompt=True)
+    ids: list[int] = []
+    for character in text:
+        ids += {"\ue000": [START], "\ue001": [END]}.get(character) or list(character.encode())
+    return ids
+
+
 def write_model(
     folder: Path,
     table: Floats,

@@ -5,6 +5,8 @@
 #include <exception>
 #include <new>
 
+#include <unistd.h>
+
 #include "Chat.h"
 #include "Generation.h"
 #include "Input.h"
@@ -52,21 +54,29 @@ static void report(const Answer &answer, const Session &session, const Options &
   reportStatistics(answer, options, info);
 }
 
-/// A chat tells its statistics once, at its end; and when an answer was stopped.
-static void converse(Session &session, Sampler &sampler, const Options &options, const RunInfo &info) {
+/// A chat tells its statistics at its end, when an answer was stopped, and when it is asked. Returns the exit code: of
+/// lines that came from a file or a pipe, all must have been taken.
+static int converse(Session &session, Sampler &sampler, const Options &options, const RunInfo &info) {
   Answer total;
   bool silent = true;
-  chat(session, sampler, options, [&](const Answer &answer) {
+  ChatReceiver receiver;
+  receiver.answered = [&](const Answer &answer) {
     total.addTimes(answer);
     silent = !options.json && answer.stop != Stop::Interrupt;
     if (!silent)
       report(answer, session, options, info);
-  });
+  };
+  receiver.statisticsWanted = [&] {
+    std::fputs(statistics(total, info).c_str(), stderr);
+    silent = false;
+  };
+  const std::size_t refused = chat(session, sampler, options, receiver);
   if (silent && total.prefilled > 0)
     reportStatistics(total, options, info);
+  return refused > 0 && !isatty(STDIN_FILENO) ? 1 : 0;
 }
 
-static void run(const Options &options) {
+static int run(const Options &options) {
   const auto start = std::chrono::steady_clock::now();
   catchSignals();
   Session session(options.session);
@@ -80,9 +90,9 @@ static void run(const Options &options) {
   info.logProbabilities = options.generation.logProbabilities.has_value();
 
   if (options.chat)
-    converse(session, sampler, options, info);
-  else
-    report(complete(session, sampler, options), session, options, info);
+    return converse(session, sampler, options, info);
+  report(complete(session, sampler, options), session, options, info);
+  return 0;
 }
 
 static int fail(int code, const std::string &sentence) {
@@ -98,7 +108,7 @@ int main(int argc, char **argv) {
     else if (options.version)
       print(versionText());
     else
-      run(options);
+      return run(options);
     return 0;
   } catch (const QuietExit &) {
     return 0;

@@ -41,9 +41,15 @@ public:
     return ShapedType::isDynamic(depth) ? 0 : depth * element.getIntOrFloatBitWidth() / 8;
   }
 
+  void fetchAhead(Value index, Value shift) override {
+    aheadIndex = index;
+    aheadShift = shift;
+  }
+
   void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel) override {
     b.setInsertionPoint(builder.getInsertionBlock(), builder.getInsertionPoint());
     loc = location;
+    aheadRow = aheadIndex ? firstRowAhead() : Value();
     for (int64_t first = 0; first < vectors; first += group)
       emitColumns(rows, row, panel, first);
   }
@@ -56,8 +62,10 @@ private:
   OpBuilder b;
   Location loc;
   VectorType vectorType;
-  int64_t vectors; ///< per panel
-  int64_t group;   ///< vectors of a panel that a tile covers
+  Value aheadIndex, aheadShift; ///< as fetchAhead says
+  Value aheadRow;               ///< where this tile fetches, in rows from its panel's first one; null: nowhere
+  int64_t vectors;              ///< per panel
+  int64_t group;                ///< vectors of a panel that a tile covers
 
   template <typename Body> void at(OpBuilder &nested, Body body) {
     OpBuilder::InsertionGuard guard(b);
@@ -125,8 +133,8 @@ private:
           vector::LoadOp::create(b, loc, loaded, contraction.w, ValueRange{panel, k, constant((first + v) * lanes())});
       columns.push_back(loaded == vectorType ? column : arith::ExtFOp::create(b, loc, vectorType, column));
     }
-    if (rows > 1)
-      prefetch(panel, k, first);
+    if (rows > 1 && first == 0)
+      prefetch(panel, k);
     for (int64_t r = 0; r < rows; ++r) {
       Value scalar = memref::LoadOp::create(b, loc, contraction.a, ValueRange{add(row, r), k});
       Value broadcast = vector::BroadcastOp::create(b, loc, vectorType, scalar);
@@ -135,13 +143,28 @@ private:
     }
   }
 
-  /// A tile computes for longer than it loads, so that the hardware sees too few loads ahead to hide memory's latency.
-  /// Past the end of a panel this is the next one. (A single row loads fast enough by itself.)
-  void prefetch(Value panel, Value k, int64_t first) {
-    constexpr int64_t distance = 128, lineBytes = 64;
+  /// Several tiles that go over a panel share the fetching of the next one; a tile that is alone reads ahead in its
+  /// own.
+  Value firstRowAhead() {
+    constexpr int64_t ownDistance = 128;
+    Value depth = size(contraction.w, 1);
+    Value share = b.createOrFold<arith::ShRUIOp>(loc, depth, aheadShift);
+    Value next = b.createOrFold<arith::AddIOp>(loc, depth, b.createOrFold<arith::MulIOp>(loc, aheadIndex, share));
+    Value isAlone = b.createOrFold<arith::CmpIOp>(loc, arith::CmpIPredicate::eq, aheadShift, constant(0));
+    return b.createOrFold<arith::SelectOp>(loc, isAlone, constant(ownDistance), next);
+  }
+
+  /// A tile computes for longer than it loads, so that the hardware by itself sees too few loads ahead to hide memory's
+  /// latency. (A single row loads fast enough.)
+  void prefetch(Value panel, Value k) {
+    constexpr int64_t lineBytes = 64;
     int64_t lineElements = std::max<int64_t>(1, lineBytes * 8 / weightElement.getIntOrFloatBitWidth());
-    for (int64_t column = first * lanes(); column < (first + group) * lanes(); column += lineElements)
-      memref::PrefetchOp::create(b, loc, contraction.w, ValueRange{panel, add(k, distance), constant(column)},
+    if (!aheadRow)
+      return;
+    int64_t lines = std::max<int64_t>(1, contraction.panelWidth() / lineElements);
+    Value row = arith::AddIOp::create(b, loc, aheadRow, arith::ShRUIOp::create(b, loc, k, aheadShift));
+    for (int64_t line = 0; line < lines; ++line)
+      memref::PrefetchOp::create(b, loc, contraction.w, ValueRange{panel, row, constant(line * lineElements)},
                                  /*isWrite=*/false, /*localityHint=*/2, /*isDataCache=*/true);
   }
 

@@ -24,9 +24,6 @@ using namespace mlir::buddy;
 
 namespace {
 
-/// Bytes of A that one block of rows may take, so that it stays in a core's second-level cache while the panels go by.
-constexpr int64_t rowBlockBytes = 256 * 1024;
-
 /// Writes the loops of contractions with the same input, at the place of the last one.
 class ContractionEmitter {
 public:
@@ -48,21 +45,22 @@ public:
       scf::ParallelOp::create(
           b, loc, ValueRange{constant(0)}, ValueRange{panels}, ValueRange{constant(1)},
           [&](OpBuilder &nested, Location, ValueRange ivs) {
-            at(nested, [&] { dispatch(ivs[0], members, [&](Value panel) { emitTile(1, constant(0), panel); }); });
+            at(nested,
+               [&] { dispatch(ivs[0], members, [&](Value panel) { kernel->emit(b, loc, 1, constant(0), panel); }); });
           });
       return;
     }
-    // Blocks of rows outside, panels inside: a block of A stays in cache while a thread goes through the panels.
+    // Blocks of rows outside, panels inside: a block of A stays in cache while a thread goes through the panels. Blocks
+    // are of equal size, so that threads get equal shares.
     Value rows = size(members.front().contraction.c, 0);
-    int64_t block = blockRows();
-    Value blockSize = constant(block);
-    Value blocks = b.createOrFold<arith::CeilDivUIOp>(loc, rows, blockSize);
+    Value blocks = b.createOrFold<arith::CeilDivUIOp>(loc, rows, constant(mostBlockRows()));
+    Value blockRows = b.createOrFold<arith::CeilDivUIOp>(loc, rows, blocks);
     scf::ParallelOp::create(b, loc, ValueRange{constant(0), constant(0)}, ValueRange{blocks, panels},
                             ValueRange{constant(1), constant(1)}, [&](OpBuilder &nested, Location, ValueRange ivs) {
                               at(nested, [&] {
-                                dispatch(ivs[1], members, [&](Value panel) {
-                                  emitRowBlock(ivs[0], panel, rows, blockSize, staticRows, block);
-                                });
+                                Value begin = multiply(ivs[0], blockRows);
+                                Value end = minimum(rows, sum(begin, blockRows));
+                                dispatch(ivs[1], members, [&](Value panel) { emitRowBlock(begin, end, panel); });
                               });
                             });
   }
@@ -110,61 +108,69 @@ private:
   }
 
   Value constant(int64_t value) { return arith::ConstantIndexOp::create(b, loc, value); }
-  Value add(Value lhs, int64_t rhs) { return rhs == 0 ? lhs : b.createOrFold<arith::AddIOp>(loc, lhs, constant(rhs)); }
+  Value sum(Value lhs, Value rhs) { return b.createOrFold<arith::AddIOp>(loc, lhs, rhs); }
+  Value difference(Value lhs, Value rhs) { return b.createOrFold<arith::SubIOp>(loc, lhs, rhs); }
+  Value multiply(Value lhs, Value rhs) { return b.createOrFold<arith::MulIOp>(loc, lhs, rhs); }
+  Value minimum(Value lhs, Value rhs) { return b.createOrFold<arith::MinUIOp>(loc, lhs, rhs); }
+  Value isGreater(Value lhs, Value rhs) {
+    return b.createOrFold<arith::CmpIOp>(loc, arith::CmpIPredicate::ugt, lhs, rhs);
+  }
   Value size(Value buffer, int64_t dim) { return b.createOrFold<memref::DimOp>(loc, buffer, dim); }
 
   Value panelsOf(const Member &member) { return size(member.contraction.c, 1); }
-  void emitTile(int64_t rows, Value row, Value panel) { kernel->emit(b, loc, rows, row, panel); }
 
-  /// Rows of one block: whole tiles whose rows of A stay in a core's second-level cache.
-  int64_t blockRows() const {
-    constexpr int64_t mostTiles = 32;
-    int64_t bytes = members.front().kernel->rowBytes();
-    if (bytes == 0)
-      return 8 * tileRows;
-    return std::clamp<int64_t>(rowBlockBytes / bytes / tileRows, 1, mostTiles) * tileRows;
+  /// The most rows of a block. Its rows of A should stay in a core's second-level cache while the panels go by; but a
+  /// panel is read from farther away, and has to serve enough tiles to be worth it.
+  int64_t mostBlockRows() const {
+    constexpr int64_t blockBytes = 256 * 1024, leastTiles = 12, mostTiles = 32;
+    int64_t bytes = std::max<int64_t>(1, members.front().kernel->rowBytes());
+    return std::clamp<int64_t>(blockBytes / bytes / tileRows, leastTiles, mostTiles) * tileRows;
   }
 
-  /// All rows of one block against one panel: full tiles, then one tile of the rows that are left.
-  void emitRowBlock(Value blockIndex, Value panel, Value rows, Value blockSize, int64_t staticRows, int64_t block) {
-    Value begin = arith::MulIOp::create(b, loc, blockIndex, blockSize);
-    Value left = arith::SubIOp::create(b, loc, rows, begin);
-    Value count = arith::MinUIOp::create(b, loc, left, blockSize);
-    Value tile = constant(tileRows);
-    Value rest = tileRows == 1 ? constant(0) : Value(arith::RemUIOp::create(b, loc, count, tile));
-    Value full = arith::SubIOp::create(b, loc, count, rest);
-    Value end = arith::AddIOp::create(b, loc, begin, full);
-    if (ShapedType::isDynamic(staticRows) || staticRows >= tileRows) {
-      scf::ForOp::create(b, loc, begin, end, tile, ValueRange(),
-                         [&](OpBuilder &nested, Location, Value row, ValueRange) {
-                           at(nested, [&] { emitTile(tileRows, row, panel); });
+  /// The rows [begin, end) against one panel: full tiles, then smaller ones, in powers of two. Where a tile would stand
+  /// out over the end by less than half it is moved up, and computes some rows for the second time.
+  void emitRowBlock(Value begin, Value end, Value panel) {
+    Value count = difference(end, minimum(begin, end));
+    Value shift = fetchShift(count);
+    bool mayRepeat = members.front().contraction.zeroFill != nullptr;
+    Value position = begin, tiles = constant(0), rest = count;
+    for (int64_t part = tileRows; part >= 1; part = llvm::bit_floor<uint64_t>(part - 1)) {
+      int64_t next = llvm::bit_floor<uint64_t>(part - 1);
+      Value size = constant(part);
+      Value number = b.createOrFold<arith::DivUIOp>(loc, rest, size);
+      if (mayRepeat) {
+        Value left = b.createOrFold<arith::RemUIOp>(loc, rest, size);
+        Value more =
+            b.createOrFold<arith::AndIOp>(loc, isGreater(left, constant(next)), isGreater(count, constant(part - 1)));
+        number = sum(number, b.createOrFold<arith::IndexCastUIOp>(loc, b.getIndexType(), more));
+      }
+      scf::ForOp::create(b, loc, constant(0), number, constant(1), ValueRange(),
+                         [&](OpBuilder &nested, Location, Value i, ValueRange) {
+                           at(nested, [&] {
+                             Value row = sum(position, multiply(i, size));
+                             if (mayRepeat)
+                               row = minimum(row, difference(end, size));
+                             kernel->fetchAhead(sum(tiles, i), shift);
+                             kernel->emit(b, loc, part, row, panel);
+                           });
                            scf::YieldOp::create(nested, loc);
                          });
+      if (part == 1)
+        break;
+      Value taken = multiply(number, size);
+      position = sum(position, taken);
+      tiles = sum(tiles, number);
+      rest = difference(rest, minimum(taken, rest));
     }
-    // Every block but the last is whole tiles, so static rows have one possible rest.
-    if (!ShapedType::isDynamic(staticRows)) {
-      int64_t staticRest = staticRows % tileRows;
-      if (staticRest == 0)
-        return;
-      if (staticRows <= block)
-        return emitTile(staticRest, end, panel);
-      Value last = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ne, rest, constant(0));
-      scf::IfOp::create(b, loc, last, [&](OpBuilder &nested, Location) {
-        at(nested, [&] { emitTile(staticRest, end, panel); });
-        scf::YieldOp::create(nested, loc);
-      });
-      return;
-    }
-    // The rest in powers of two: few kernels serve every number of rows.
-    for (int64_t part = llvm::bit_floor<uint64_t>(std::max<int64_t>(tileRows - 1, 0)); part >= 1; part /= 2) {
-      Value taken = arith::AndIOp::create(b, loc, rest, constant(part));
-      Value present = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ne, taken, constant(0));
-      scf::IfOp::create(b, loc, present, [&](OpBuilder &nested, Location) {
-        at(nested, [&] { emitTile(part, end, panel); });
-        scf::YieldOp::create(nested, loc);
-      });
-      end = arith::AddIOp::create(b, loc, end, taken);
-    }
+  }
+
+  /// The logarithm of the number of full tiles in `count` rows, rounded down, and at most 4.
+  Value fetchShift(Value count) {
+    Value shift = constant(0);
+    for (int64_t tiles = 2; tiles <= 16; tiles *= 2)
+      shift = sum(shift, b.createOrFold<arith::IndexCastUIOp>(loc, b.getIndexType(),
+                                                              isGreater(count, constant(tiles * tileRows - 1))));
+    return shift;
   }
 };
 

@@ -30,6 +30,11 @@ public:
   /// What has to be computed once, before the parallel loop.
   virtual void prepare(OpBuilder &b, Location loc) {}
 
+  /// Says which part of the next panel the tiles that follow should fetch into the second-level cache, so that memory
+  /// is read while they compute: tile `index` of 2^`shift` or more that go over the panel, one after the other. Null
+  /// values: nothing.
+  virtual void fetchAhead(Value index, Value shift) {}
+
   /// C[row .. row + rows, panel, :], over all of K.
   virtual void emit(OpBuilder &b, Location loc, int64_t rows, Value row, Value panel) = 0;
 };

@@ -48,7 +48,7 @@ function(_buddy_add_llama_app_library)
     list(REMOVE_ITEM sources "${BUDDY_LLAMA_APP_DIR}/${source}")
   endforeach()
   add_library(buddy_llama_app STATIC ${sources})
-  target_link_libraries(buddy_llama_app PUBLIC buddy::containers)
+  target_link_libraries(buddy_llama_app PUBLIC buddy::containers buddy::runtime)
   set_target_properties(buddy_llama_app PROPERTIES POSITION_INDEPENDENT_CODE ON)
   # Fused operations would give the sampler other bits on other machines; set here, where the folder is compiled.
   target_compile_options(buddy_llama_app PRIVATE -ffp-contract=off)

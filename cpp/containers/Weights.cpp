@@ -156,6 +156,19 @@ void Weights::verify() const {
     throw damagedFile(file, "the SHA-256 of its data is " + found + " instead of " + metadata("content_sha256"));
 }
 
+void Weights::populate() const noexcept {
+#ifdef MADV_POPULATE_READ
+  constexpr int advice = MADV_POPULATE_READ;
+#else
+  constexpr int advice = 22; // of Linux 5.14; older headers do not have it
+#endif
+  if (madvise(mapping, length, advice) == 0)
+    return;
+  const volatile char *bytes = static_cast<const volatile char *>(mapping);
+  for (std::size_t at = 0; at < length; at += 4096)
+    static_cast<void>(bytes[at]);
+}
+
 Weights::Weights(Weights &&other) noexcept { swap(other); }
 
 Weights &Weights::operator=(Weights &&other) noexcept {

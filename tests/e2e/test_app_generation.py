@@ -72,6 +72,7 @@ def test_json_has_every_field_on_one_line(toy: Program) -> None:
         "stop",
         "prompt_tokens",
         "generated_tokens",
+        "prefilled_tokens",
         "load_seconds",
         "prefill_seconds",
         "decode_seconds",

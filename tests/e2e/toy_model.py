@@ -61,11 +61,13 @@ def render_config(name: str, **changes: Any) -> str:
     return environment.from_string(template.read_text(encoding="utf-8")).render(values | changes)
 
 
-# The programs, and how their config differs: `other` needs a CPU of 2011, `ids` has no tokenizer.
+# The programs, and how their config differs: `other` needs a CPU of 2011, `ids` has no tokenizer, `profiled` was
+# compiled with profiling.
 MODELS: dict[str, dict[str, Any]] = {
     "toy": {},
     "other": {"cpu_features": ["xop", "fma4"]},
     "ids": {"vocab_file": None, "end_ids": [END]},
+    "profiled": {},
 }
 
 

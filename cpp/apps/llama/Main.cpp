@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "CacheFile.h"
 #include "Chat.h"
 #include "Generation.h"
 #include "Input.h"
@@ -18,10 +19,28 @@
 #include "Report.h"
 #include "Session.h"
 #include "buddy/Error.h"
+#include "buddy/Profile.h"
 #include "buddy/Threads.h"
 
 using namespace buddy;
 using namespace buddy::llama;
+
+static double secondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// What is done before the first prompt: after this the clock starts.
+static void prepare(Session &session, const std::vector<std::int32_t> &likePrompt, const Options &options,
+                    RunInfo &info) {
+  if (options.warmUp) {
+    const auto start = std::chrono::steady_clock::now();
+    session.warmUp(likePrompt);
+    info.warmUpSeconds = secondsSince(start);
+  }
+  if (!options.promptCache.empty())
+    restoreCaches(session, options.promptCache);
+  setProfiling(options.profile);
+}
 
 static std::vector<std::int32_t> encodePrompt(const Session &session, const Options &options) {
   if (options.ids)
@@ -29,10 +48,11 @@ static std::vector<std::int32_t> encodePrompt(const Session &session, const Opti
   return session.text().encode(readPrompt(options), /*addSpecial=*/true, /*parseSpecial=*/true);
 }
 
-static Answer complete(Session &session, Sampler &sampler, const Options &options) {
+static Answer complete(Session &session, Sampler &sampler, const Options &options, RunInfo &info) {
   if (!options.generation.stops.empty())
     session.text(); // stop strings need a vocabulary
   std::vector<std::int32_t> ids = encodePrompt(session, options);
+  prepare(session, ids, options, info);
   Printer printer(options);
   if (options.logitsFile.empty())
     return generate(session, sampler, std::move(ids), options.generation, printer);
@@ -43,56 +63,68 @@ static Answer complete(Session &session, Sampler &sampler, const Options &option
   return answer;
 }
 
-static void reportStatistics(const Answer &answer, const Options &options, const RunInfo &info) {
-  if (!options.json && !options.quiet)
-    std::fputs(statistics(answer, info).c_str(), stderr);
+static void tellStatistics(const Answer &answer, const RunInfo &info) {
+  std::fputs(statistics(answer, info).c_str(), stderr);
+  if (info.profile)
+    std::fputs(profileText().c_str(), stderr);
 }
 
 static void report(const Answer &answer, const Session &session, const Options &options, const RunInfo &info) {
   if (options.json)
     print(answerJson(answer, info, session) + "\n");
-  reportStatistics(answer, options, info);
+  else if (!options.quiet)
+    tellStatistics(answer, info);
+  else if (info.profile)
+    std::fputs(profileText().c_str(), stderr);
 }
 
 /// A chat tells its statistics at its end, when an answer was stopped, and when it is asked. Returns the exit code: of
 /// lines that came from a file or a pipe, all must have been taken.
-static int converse(Session &session, Sampler &sampler, const Options &options, const RunInfo &info) {
+static int converse(Session &session, Sampler &sampler, const Options &options, RunInfo &info) {
+  prepare(session, {0, 0}, options, info);
   Answer total;
-  bool silent = true;
+  bool told = true;
   ChatReceiver receiver;
   receiver.answered = [&](const Answer &answer) {
     total.addTimes(answer);
-    silent = !options.json && answer.stop != Stop::Interrupt;
-    if (!silent)
+    told = options.json || answer.stop == Stop::Interrupt;
+    if (told)
       report(answer, session, options, info);
   };
   receiver.statisticsWanted = [&] {
-    std::fputs(statistics(total, info).c_str(), stderr);
-    silent = false;
+    tellStatistics(total, info);
+    told = true;
   };
   const std::size_t refused = chat(session, sampler, options, receiver);
-  if (silent && total.prefilled > 0)
-    reportStatistics(total, options, info);
+  if (!told)
+    report(total, session, options, info);
   return refused > 0 && !isatty(STDIN_FILENO) ? 1 : 0;
 }
 
 static int run(const Options &options) {
   const auto start = std::chrono::steady_clock::now();
   catchSignals();
+  if (options.profile)
+    requireProfiling();
   Session session(options.session);
   Sampler sampler(options.generation.sampler, session.vocabSize());
 
   RunInfo info;
-  info.loadSeconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  info.loadSeconds = secondsSince(start);
   info.threads = threadCount();
   if (options.generation.sampler.temperature > 0)
     info.seed = sampler.seed();
   info.logProbabilities = options.generation.logProbabilities.has_value();
+  info.profile = options.profile;
 
+  int code = 0;
   if (options.chat)
-    return converse(session, sampler, options, info);
-  report(complete(session, sampler, options), session, options, info);
-  return 0;
+    code = converse(session, sampler, options, info);
+  else
+    report(complete(session, sampler, options, info), session, options, info);
+  if (!options.promptCache.empty())
+    saveCaches(session, options.promptCache);
+  return code;
 }
 
 static int fail(int code, const std::string &sentence) {

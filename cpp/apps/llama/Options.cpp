@@ -177,6 +177,16 @@ static const std::vector<Flag> &flags() {
            throw UsageError("--dump-logits takes the name of a file, not an empty one");
          o.logitsFile = v;
        }},
+      {"--prompt-cache", "", "FILE", "keep the evaluated tokens in FILE: a prompt that begins alike starts behind them",
+       [](Options &o, View, Value v) {
+         if (v.empty())
+           throw UsageError("--prompt-cache takes the name of a file, not an empty one");
+         o.promptCache = v;
+       }},
+      {"--warm-up", "", "", "evaluate once before the clock starts, so that no time goes into first touches",
+       [](Options &o, View, Value) { o.warmUp = true; }},
+      {"--profile", "", "", "tell the time of each kernel (for programs that were built with profiling)",
+       [](Options &o, View, Value) { o.profile = true; }},
       {"--verify", "", "", "check the weights' content before use",
        [](Options &o, View, Value) { o.session.verify = true; }},
       {"-q", "--quiet", "", "no statistics", [](Options &o, View, Value) { o.quiet = true; }},

@@ -34,7 +34,10 @@ struct Options {
 
   bool stream = true, json = false, quiet = false;
   bool help = false, version = false;
-  std::string logitsFile; // empty: none
+  std::string logitsFile;  // empty: none
+  std::string promptCache; // the same
+  bool profile = false;    // tell the time of each kernel
+  bool warmUp = false;     // evaluate once before the clock starts
 };
 
 /// Throws UsageError.

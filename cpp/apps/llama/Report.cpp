@@ -11,6 +11,10 @@
 
 #include "JsonObject.h"
 #include "ModelConfig.h"
+#include "ModelProfile.h"
+#include "ProfileReport.h"
+#include "buddy/Error.h"
+#include "buddy/Profile.h"
 
 using namespace buddy;
 using namespace buddy::llama;
@@ -53,6 +57,21 @@ static std::vector<JsonObject> logProbabilitiesJson(const Answer &answer, const 
   return tokens;
 }
 
+static std::vector<EntryProfile> takeProfiles() {
+  std::vector<EntryProfile> profiles = {profileOfEntry("prefill", prefillProfileNames()),
+                                        profileOfEntry("decode", decodeProfileNames())};
+  clearProfile();
+  return profiles;
+}
+
+void llama::requireProfiling() {
+  if (!prefillProfileNames() || !decodeProfileNames())
+    throw Error("this program's model was compiled without profiling: leave out --profile, or compile its modules with "
+                "buddy-opt --buddy-lower-to-llvm=profile=true");
+}
+
+std::string llama::profileText() { return profileTable(takeProfiles()); }
+
 std::string llama::answerJson(const Answer &answer, const RunInfo &run, const Session &session) {
   JsonObject json;
   json.add("prompt_ids", answer.promptIds);
@@ -64,6 +83,7 @@ std::string llama::answerJson(const Answer &answer, const RunInfo &run, const Se
   json.add("stop", stopName(answer.stop));
   json.add("prompt_tokens", static_cast<std::int64_t>(answer.promptIds.size()));
   json.add("generated_tokens", static_cast<std::int64_t>(answer.ids.size()));
+  json.add("prefilled_tokens", answer.prefilled);
   json.add("load_seconds", run.loadSeconds);
   json.add("prefill_seconds", answer.prefillSeconds);
   json.add("decode_seconds", answer.decodeSeconds);
@@ -73,6 +93,10 @@ std::string llama::answerJson(const Answer &answer, const RunInfo &run, const Se
   json.add("threads", static_cast<std::int64_t>(run.threads));
   json.add("dtype", model::dtype);
   json.add("target", model::target);
+  if (run.warmUpSeconds)
+    json.add("warm_up_seconds", *run.warmUpSeconds);
+  if (run.profile)
+    json.add("profile", profileJson(takeProfiles()));
   if (run.logProbabilities)
     json.add("logprobs", logProbabilitiesJson(answer, session));
   return json.text();

@@ -16,6 +16,8 @@ struct RunInfo {
   int threads = 0;
   std::optional<std::uint64_t> seed; // when the answer was sampled
   bool logProbabilities = false;     // whether they were asked for
+  bool profile = false;              // the same
+  std::optional<double> warmUpSeconds;
 };
 
 /// The answer as one JSON object on one line.
@@ -23,6 +25,12 @@ std::string answerJson(const Answer &answer, const RunInfo &run, const Session &
 
 /// Tokens per second and the like, for people.
 std::string statistics(const Answer &answer, const RunInfo &run);
+
+/// Throws Error when the model was compiled without what --profile needs.
+void requireProfiling();
+
+/// Where the time since the last profileText or answerJson went, for people; both begin a new count.
+std::string profileText();
 
 /// What this program is.
 std::string versionText();

@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include "ModelConfig.h"
+#include "ModelProfile.h"
 #include "buddy/CpuFeatures.h"
 #include "buddy/Error.h"
+#include "buddy/Profile.h"
 #include "buddy/Threads.h"
 
 using namespace buddy;
@@ -163,6 +165,7 @@ void Session::warmUp(const std::vector<std::int32_t> &ids) {
       std::min({ids.size(), static_cast<std::size_t>(batch.size(1)), static_cast<std::size_t>(contextSize())});
   if (count == 0)
     return;
+  weights.populate();
   std::copy_n(ids.data(), count, batch.data());
   evaluate(count);
   evaluate(1);
@@ -171,7 +174,10 @@ void Session::warmUp(const std::vector<std::int32_t> &ids) {
 /// Runs the model on the first `count` ids of the batch.
 void Session::evaluate(std::size_t count) {
   const auto run = count == 1 ? model::decode : model::prefill;
+  const char *names = count == 1 ? decodeProfileNames() : prefillProfileNames();
   auto ids = MemRef<std::int64_t, 2>::view(batch.data(), {{1, static_cast<std::int64_t>(count)}});
   MemRef<model::CacheElement, 4> keys = elementsOf(kCache), values = elementsOf(vCache);
+  buddy_profile_begin(names, wholeCallRegion);
   run(&base, &ids, static_cast<std::int64_t>(fed.size()), &keys, &values, &lastLogits, &arena);
+  buddy_profile_end(names, wholeCallRegion);
 }

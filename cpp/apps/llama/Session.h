@@ -75,6 +75,8 @@ public:
   /// they hold from now on.
   MemRef<std::int8_t, 4> &keys() noexcept { return kCache; }
   MemRef<std::int8_t, 4> &values() noexcept { return vCache; }
+  const MemRef<std::int8_t, 4> &keys() const noexcept { return kCache; }
+  const MemRef<std::int8_t, 4> &values() const noexcept { return vCache; }
   void adopt(std::vector<std::int32_t> ids) { fed = std::move(ids); }
 
 private:

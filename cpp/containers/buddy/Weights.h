@@ -43,6 +43,9 @@ public:
   /// Compares the data section with the checksum in the header; reads the whole file. Throws Error when they differ.
   void verify() const;
 
+  /// Reads the whole file into the page cache and the process's page tables, so that no later access waits for that.
+  void populate() const noexcept;
+
   const std::string &path() const noexcept { return file; }
   const std::string &modelId() const { return metadata("model_id"); }
 

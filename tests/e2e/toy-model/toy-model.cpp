@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "buddy/Profile.h"
+
 namespace model = buddy::models::BUDDY_MODEL;
 
 static void evaluate(buddy::MemRef<std::int8_t, 1> &weights, buddy::MemRef<std::int64_t, 2> &ids, std::int64_t position,
@@ -57,8 +59,28 @@ static void useArena(buddy::MemRef<std::int8_t, 1> &arena, std::int64_t tokens) 
   std::fill_n(arena.data(), arenaSize(tokens), std::int8_t{-1});
 }
 
+#define BUDDY_CONCAT2(a, b) a##b
 #define BUDDY_CONCAT3(a, b, c) a##b##c
 #define BUDDY_ENTRY(name, entry) BUDDY_CONCAT3(_mlir_ciface_, name, entry)
+#define BUDDY_NAMES(name, entry) BUDDY_CONCAT2(name, entry##_profile_names)
+
+// A model that was compiled with profiling. Region 1 is never entered, and the first one of decode twice.
+#ifdef TOY_PROFILE
+extern "C" {
+extern const char BUDDY_NAMES(BUDDY_MODEL, _prefill)[];
+extern const char BUDDY_NAMES(BUDDY_MODEL, _decode)[];
+const char BUDDY_NAMES(BUDDY_MODEL, _prefill)[] = "embed/embedding\nnever\nlayers.*.mlp/linear\n";
+const char BUDDY_NAMES(BUDDY_MODEL, _decode)[] = "embed/embedding\t1000\nnever\t5\nlayers.*.mlp/linear\t2000000\n";
+}
+static void enterRegion(const char *module, std::int64_t region, int milliseconds) {
+  buddy_profile_begin(module, region);
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  buddy_profile_end(module, region);
+}
+#define ENTER(entry, region, milliseconds) enterRegion(BUDDY_NAMES(BUDDY_MODEL, entry), region, milliseconds)
+#else
+#define ENTER(entry, region, milliseconds) static_cast<void>(0)
+#endif
 
 extern "C" void BUDDY_ENTRY(BUDDY_MODEL, _prefill)(buddy::MemRef<std::int8_t, 1> *weights,
                                                    buddy::MemRef<std::int64_t, 2> *ids, std::int64_t position,
@@ -66,6 +88,8 @@ extern "C" void BUDDY_ENTRY(BUDDY_MODEL, _prefill)(buddy::MemRef<std::int8_t, 1>
                                                    buddy::MemRef<float, 3> *logits,
                                                    buddy::MemRef<std::int8_t, 1> *arena) {
   useArena(*arena, ids->size(1));
+  ENTER(_prefill, 0, 1);
+  ENTER(_prefill, 2, 10);
   evaluate(*weights, *ids, position, *kCache, *vCache, *logits);
 }
 
@@ -77,6 +101,9 @@ extern "C" void BUDDY_ENTRY(BUDDY_MODEL, _decode)(buddy::MemRef<std::int8_t, 1> 
   useArena(*arena, 1);
   if (ids->size(1) != 1)
     std::abort();
+  ENTER(_decode, 0, 1);
+  ENTER(_decode, 0, 1);
+  ENTER(_decode, 2, 10);
   evaluate(*weights, *ids, position, *kCache, *vCache, *logits);
 }
 

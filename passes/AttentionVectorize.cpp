@@ -6,13 +6,9 @@
 //===----------------------------------------------------------------------===//
 
 #include "Passes.h"
-#include "Target.h"
+#include "VectorEmitter.h"
 
-#include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
-#include "mlir/Dialect/MemRef/IR/MemRef.h"
-#include "mlir/Dialect/SCF/IR/SCF.h"
-#include "mlir/Dialect/Vector/IR/VectorOps.h"
 
 #include "llvm/Support/MathExtras.h"
 
@@ -22,7 +18,7 @@ namespace mlir::buddy {
 } // namespace mlir::buddy
 
 using namespace mlir;
-using mlir::buddy::Target;
+using namespace mlir::buddy;
 
 namespace {
 
@@ -39,15 +35,21 @@ struct Attention {
   int64_t groupSize() const { return heads / kvHeads; }
 };
 
-MemRefType bufferOfRank4(Value value) {
+MemRefType bufferOfRank4(Value value, function_ref<bool(Type)> isElement) {
   auto type = dyn_cast<MemRefType>(value.getType());
   SmallVector<int64_t> strides;
   int64_t offset;
-  if (!type || type.getRank() != 4 || !type.getElementType().isF32() ||
+  if (!type || type.getRank() != 4 || !isElement(type.getElementType()) ||
       failed(type.getStridesAndOffset(strides, offset)) || strides.back() != 1)
     return {};
   return type;
 }
+
+/// Bytes behind a row of an i8 cache: its scale, an f32.
+constexpr int64_t scaleBytes = 4;
+
+/// Elements in a row of a cache.
+int64_t cacheRow(Type element, int64_t headDim) { return headDim + (element.isInteger(8) ? scaleBytes : 0); }
 
 FailureOr<Attention> matchAttention(func::FuncOp function, DictionaryAttr options) {
   auto refuse = [&](const Twine &reason) {
@@ -60,15 +62,18 @@ FailureOr<Attention> matchAttention(func::FuncOp function, DictionaryAttr option
   if (function.getNumArguments() != 6 || function.getNumResults() != 0)
     return refuse("must have the buffers q, k_cache, v_cache, then layer, position, and the buffer out, no results");
   auto args = function.getArguments();
-  MemRefType q = bufferOfRank4(args[0]), k = bufferOfRank4(args[1]), v = bufferOfRank4(args[2]),
-             out = bufferOfRank4(args[5]);
+  auto isF32 = [](Type type) { return type.isF32(); };
+  auto isStored = [](Type type) { return type.isF32() || type.isF16() || type.isBF16() || type.isInteger(8); };
+  MemRefType q = bufferOfRank4(args[0], isF32), k = bufferOfRank4(args[1], isStored),
+             v = bufferOfRank4(args[2], isStored), out = bufferOfRank4(args[5], isF32);
   if (!q || !k || !v || !out || !args[3].getType().isIndex() || !args[4].getType().isIndex())
-    return refuse("must have rank 4 f32 buffers with contiguous rows, and layer and position of type index");
+    return refuse(
+        "must have rank 4 buffers with contiguous rows, f32 but for the caches, and layer and position of type index");
   int64_t heads = q.getDimSize(1), kvHeads = k.getDimSize(1), headDim = q.getDimSize(3);
   if (ShapedType::isDynamic(heads) || ShapedType::isDynamic(kvHeads) || ShapedType::isDynamic(headDim) ||
-      q.getDimSize(0) != 1 || out.getDimSize(0) != 1 || k.getDimSize(3) != headDim || v.getDimSize(3) != headDim ||
-      out.getDimSize(2) != heads || out.getDimSize(3) != headDim || v.getDimSize(1) != kvHeads || kvHeads < 1 ||
-      heads % kvHeads != 0)
+      q.getDimSize(0) != 1 || out.getDimSize(0) != 1 || k.getDimSize(3) != cacheRow(k.getElementType(), headDim) ||
+      v.getDimSize(3) != cacheRow(v.getElementType(), headDim) || out.getDimSize(2) != heads ||
+      out.getDimSize(3) != headDim || v.getDimSize(1) != kvHeads || kvHeads < 1 || heads % kvHeads != 0)
     return refuse("has buffers whose sizes do not fit together");
   return Attention{args[0],
                    args[1],
@@ -101,16 +106,11 @@ struct PositionBlock {
   bool leads;  ///< fetches V, and then K of the next block, for the tiles that follow
 };
 
-class AttentionEmitter {
+class AttentionEmitter : VectorEmitter {
 public:
   AttentionEmitter(func::FuncOp function, const Attention &attention, const Target &target)
-      : att(attention), b(function.getContext()), loc(function.getLoc()), f32(b.getF32Type()) {
-    b.setInsertionPointToEnd(&function.getBody().front());
-    lanes = target.lanes(f32);
-    mostTileRows = target.registers >= 32 ? 12 : 6;
-    positions = 4 * lanes;
-    vectorType = VectorType::get(lanes, f32);
-  }
+      : VectorEmitter(OpBuilder::atBlockEnd(&function.getBody().front()), function.getLoc(), target), att(attention),
+        mostTileRows(target.registers >= 32 ? 12 : 6), positions(4 * lanes) {}
 
   void emit() {
     zero = index(0);
@@ -124,103 +124,16 @@ public:
 
 private:
   Attention att;
-  OpBuilder b;
-  Location loc;
-  Type f32;
-  int64_t lanes;
   int64_t mostTileRows; ///< with two vectors of columns they leave enough registers for the operands
   int64_t positions;    ///< per block
-  VectorType vectorType;
   Value zero, one, minusInfinity;
   // Scratch of one iteration of the parallel loop, on the stack; in decode the rows' states are in shared buffers.
   Value accumulator;  ///< the output, or (state, head_dim) in decode
   Value scores;       ///< (row of the tile, position of the block)
   Value alphas;       ///< (row of the tile): how much of the sums so far remains
   Value maxima, sums; ///< (state)
+  Value products;     ///< (row of the tile, position, lane): not yet summed over lanes; decode
   Value transposedK;  ///< (head_dim, position of the block); prefill
-
-  //===--------------------------------------------------------------------===//
-  // Small expressions
-  //===--------------------------------------------------------------------===//
-
-  Value index(int64_t value) { return arith::ConstantIndexOp::create(b, loc, value); }
-  Value add(Value x, Value y) { return b.createOrFold<arith::AddIOp>(loc, x, y); }
-  Value add(Value x, int64_t y) { return y == 0 ? x : add(x, index(y)); }
-  Value sub(Value x, Value y) { return b.createOrFold<arith::SubIOp>(loc, x, y); }
-  Value mul(Value x, int64_t y) { return b.createOrFold<arith::MulIOp>(loc, x, index(y)); }
-  Value min(Value x, Value y) { return b.createOrFold<arith::MinSIOp>(loc, x, y); }
-  Value splat(Value scalar, VectorType type) { return vector::BroadcastOp::create(b, loc, type, scalar); }
-  Value constant(float value, VectorType type) {
-    return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, value));
-  }
-  Value load(Value buffer, ValueRange indices) { return memref::LoadOp::create(b, loc, buffer, indices); }
-  void store(Value value, Value buffer, ValueRange indices) { memref::StoreOp::create(b, loc, value, buffer, indices); }
-  Value loadVector(VectorType type, Value buffer, ValueRange indices) {
-    return vector::LoadOp::create(b, loc, type, buffer, indices);
-  }
-  void storeVector(Value value, Value buffer, ValueRange indices) {
-    vector::StoreOp::create(b, loc, value, buffer, indices);
-  }
-  /// The larger one, as one instruction: the operands' order decides what becomes of a NaN.
-  Value larger(Value x, Value y) {
-    Value greater = arith::CmpFOp::create(b, loc, arith::CmpFPredicate::OGT, x, y);
-    return arith::SelectOp::create(b, loc, greater, x, y);
-  }
-  Value ceilDiv(Value x, Value y) { return b.createOrFold<arith::CeilDivUIOp>(loc, x, y); }
-  /// exp of numbers that are not positive, with an error of about one ulp. Below e^-86 it stays there: as a weight
-  /// beside the 1 of the maximum that is nothing. A NaN stays NaN.
-  Value expOfNonPositive(Value x) {
-    auto type = cast<VectorType>(x.getType());
-    auto bits = VectorType::get(type.getShape(), b.getI32Type());
-    auto number = [&](float value) { return constant(value, type); };
-    auto fma = [&](Value y, Value z, Value w) -> Value { return vector::FMAOp::create(b, loc, y, z, w); };
-    x = larger(number(-86.0f), x);
-    // x = n * ln 2 + r. The sum with 1.5 * 2^23 has no room for a fraction; its low bits are n.
-    Value rounder = number(12582912.0f);
-    Value shifted = fma(x, number(1.44269504f), rounder);
-    Value n = arith::SubFOp::create(b, loc, shifted, rounder);
-    Value r = fma(n, number(2.12194440e-4f), fma(n, number(-0.693359375f), x));
-    Value sum = number(1.9875691500e-4f);
-    for (float coefficient : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 0.5f, 1.0f, 1.0f})
-      sum = fma(sum, r, number(coefficient));
-    Value places = arith::ConstantOp::create(b, loc, DenseElementsAttr::get(bits, int32_t(23)));
-    Value exponent = arith::ShLIOp::create(b, loc, arith::BitcastOp::create(b, loc, bits, shifted), places);
-    sum = arith::AddIOp::create(b, loc, arith::BitcastOp::create(b, loc, bits, sum), exponent);
-    return arith::BitcastOp::create(b, loc, type, sum);
-  }
-  Value scalarExpOfNonPositive(Value x) {
-    return vector::ExtractOp::create(b, loc, expOfNonPositive(splat(x, vectorType)), ArrayRef<int64_t>{0});
-  }
-  /// A buffer that all threads see.
-  Value shared(ArrayRef<int64_t> shape) {
-    return memref::AllocOp::create(b, loc, MemRefType::get(shape, f32), b.getI64IntegerAttr(64));
-  }
-  Value scratch(ArrayRef<int64_t> shape) {
-    return memref::AllocaOp::create(b, loc, MemRefType::get(shape, f32), b.getI64IntegerAttr(64));
-  }
-
-  using Carried = SmallVector<Value>;
-  Carried loop(Value from, Value to, int64_t step, ValueRange inits, function_ref<Carried(Value, ValueRange)> body) {
-    auto forOp = scf::ForOp::create(b, loc, from, to, index(step), inits);
-    OpBuilder::InsertionGuard guard(b);
-    b.setInsertionPointToStart(forOp.getBody());
-    Carried next = body(forOp.getInductionVar(), forOp.getRegionIterArgs());
-    if (!inits.empty())
-      scf::YieldOp::create(b, loc, next);
-    return Carried(forOp.getResults());
-  }
-  void loop(Value from, Value to, int64_t step, function_ref<void(Value)> body) {
-    loop(from, to, step, ValueRange(), [&](Value iv, ValueRange) {
-      body(iv);
-      return Carried();
-    });
-  }
-  void parallel(Value count, function_ref<void(Value)> body) {
-    auto op = scf::ParallelOp::create(b, loc, ValueRange{zero}, ValueRange{count}, ValueRange{one});
-    OpBuilder::InsertionGuard guard(b);
-    b.setInsertionPointToStart(op.getBody());
-    body(op.getInductionVars()[0]);
-  }
 
   /// head_dim in vectors: full ones, then narrower ones.
   struct Chunk {
@@ -269,6 +182,7 @@ private:
       int64_t tileRows = std::min<int64_t>(att.groupSize(), 6);
       scores = scratch({tileRows, positions});
       alphas = scratch({tileRows});
+      products = scratch({tileRows, lanes, lanes});
       Value kvHead = arith::DivUIOp::create(b, loc, unit, ranges);
       Value begin = arith::MulIOp::create(b, loc, arith::RemUIOp::create(b, loc, unit, ranges), rangeSize);
       Value end = min(filled, add(begin, rangeSize));
@@ -416,34 +330,42 @@ private:
     });
   }
 
-  /// scores[r, j] = q[r] . k[j], vectors along head_dim, for as many positions at a time as a vector has lanes: their
-  /// products are summed up across lanes together. Past `count` the last position is repeated: those are masked.
+  /// scores[r, j] = q[r] . k[j], vectors along head_dim. K is read once and in order, as the hardware likes it; the
+  /// products of as many positions as a vector has lanes are then summed up across lanes together. Past `count` the
+  /// scores are of no meaning: those are masked.
   void scoreByRows(const RowTile &tile, const PositionBlock &block) {
-    Value last = sub(block.count, one);
     loop(zero, block.count, lanes, [&](Value first) {
-      SmallVector<Value> places;
-      for (int64_t lane = 0; lane < lanes; ++lane)
-        places.push_back(add(block.start, min(add(first, lane), last)));
-      if (block.leads)
-        for (Value place : places)
+      Value some = min(sub(block.count, first), index(lanes));
+      loop(zero, some, 1, [&](Value lane) {
+        Value place = add(add(block.start, first), lane);
+        if (block.leads)
           prefetchRow(att.v, block.kvHead, place);
-      for (int64_t row = 0; row < tile.rows; ++row) {
-        SmallVector<Value> products(lanes, constant(0.0f, vectorType));
+        Value scale = scaleOf(att.k, block.kvHead, place);
+        SmallVector<Value> sums(tile.rows, constant(0.0f, vectorType));
         for (int64_t offset = 0; offset < att.headDim; offset += lanes) {
-          Value query = loadPadded(att.q, qAt(tile, index(row), index(offset)), att.headDim - offset);
-          for (auto [product, place] : llvm::zip_equal(products, places)) {
-            Value key = loadPadded(att.k, {att.layer, block.kvHead, place, index(offset)}, att.headDim - offset);
-            product = vector::FMAOp::create(b, loc, query, key, product);
+          Value key = loadPadded(att.k, {att.layer, block.kvHead, place, index(offset)}, att.headDim - offset);
+          key = widen(key, vectorType, scale);
+          for (int64_t row = 0; row < tile.rows; ++row) {
+            Value query = loadPadded(att.q, qAt(tile, index(row), index(offset)), att.headDim - offset);
+            sums[row] = vector::FMAOp::create(b, loc, query, key, sums[row]);
           }
         }
-        storeVector(sumAcross(products), scores, {index(row), first});
+        for (int64_t row = 0; row < tile.rows; ++row)
+          storeVector(sums[row], products, {index(row), lane, zero});
+      });
+      for (int64_t row = 0; row < tile.rows; ++row) {
+        SmallVector<Value> ofLanes;
+        for (int64_t lane = 0; lane < lanes; ++lane)
+          ofLanes.push_back(loadVector(vectorType, products, {index(row), index(lane), zero}));
+        storeVector(sumAcross(ofLanes), scores, {index(row), first});
       }
     });
   }
 
   /// Fetches a row of K or V ahead: a block is too short for the hardware to run ahead of it.
   void prefetchRow(Value cache, Value kvHead, Value place) {
-    constexpr int64_t lineElements = 16;
+    constexpr int64_t lineBits = 8 * 64;
+    int64_t lineElements = lineBits / cast<MemRefType>(cache.getType()).getElementTypeBitWidth();
     for (int64_t offset = 0; offset < att.headDim; offset += lineElements)
       memref::PrefetchOp::create(b, loc, cache, ValueRange{att.layer, kvHead, place, index(offset)}, /*isWrite=*/false,
                                  /*localityHint=*/3, /*isDataCache=*/true);
@@ -451,29 +373,33 @@ private:
 
   /// A full vector of which only the first `left` elements are read; zeros past them.
   Value loadPadded(Value buffer, ValueRange indices, int64_t left) {
+    auto type = VectorType::get(lanes, cast<MemRefType>(buffer.getType()).getElementType());
     if (left >= lanes)
-      return loadVector(vectorType, buffer, indices);
+      return loadVector(type, buffer, indices);
     Value mask = vector::ConstantMaskOp::create(b, loc, VectorType::get(lanes, b.getI1Type()), ArrayRef<int64_t>{left});
-    return vector::MaskedLoadOp::create(b, loc, vectorType, buffer, indices, mask, constant(0.0f, vectorType));
+    Value zeros = arith::ConstantOp::create(b, loc, b.getZeroAttr(type));
+    return vector::MaskedLoadOp::create(b, loc, type, buffer, indices, mask, zeros);
   }
 
-  /// One vector whose lane i is the sum of the lanes of vectors[i]: adds halves of ever shorter blocks of two vectors.
-  Value sumAcross(SmallVector<Value> vectors) {
-    for (int64_t block = lanes; block > 1; block /= 2) {
-      int64_t half = block / 2;
-      SmallVector<int64_t> lower, upper;
-      for (int64_t lane = 0; lane < lanes; ++lane) {
-        bool second = lane % block >= half;
-        lower.push_back(second ? lanes + lane - half : lane);
-        upper.push_back(second ? lanes + lane : lane + half);
-      }
-      for (int64_t i = 0; i < half; ++i) {
-        Value x = vectors[i], y = vectors[i + half];
-        vectors[i] = arith::AddFOp::create(b, loc, vector::ShuffleOp::create(b, loc, x, y, lower),
-                                           vector::ShuffleOp::create(b, loc, x, y, upper));
-      }
-    }
-    return vectors[0];
+  /// What numbers out of a cache (a vector or a scalar) stand for, as `type`; `scale` as scaleOf gives it.
+  Value widen(Value stored, Type type, Value scale) {
+    if (stored.getType() == type)
+      return stored;
+    if (!scale)
+      return arith::ExtFOp::create(b, loc, type, stored);
+    Value number = arith::SIToFPOp::create(b, loc, type, stored);
+    auto vector = dyn_cast<VectorType>(type);
+    return arith::MulFOp::create(b, loc, number, vector ? splat(scale, vector) : scale);
+  }
+
+  /// The scale of a row of an i8 cache; null for caches of floats.
+  Value scaleOf(Value cache, Value kvHead, Value place) {
+    if (!cast<MemRefType>(cache.getType()).getElementType().isInteger(8))
+      return {};
+    Value bytes =
+        loadVector(VectorType::get(scaleBytes, b.getI8Type()), cache, {att.layer, kvHead, place, index(att.headDim)});
+    Value scale = vector::BitCastOp::create(b, loc, VectorType::get(1, f32), bytes);
+    return vector::ExtractOp::create(b, loc, scale, ArrayRef<int64_t>{0});
   }
 
   /// scores[r, j] = q[r] . k[j], vectors along the positions of the transposed block; the tile stays in registers.
@@ -564,9 +490,12 @@ private:
         SmallVector<Value> values;
         if (block.leads && first == 0)
           prefetchRow(att.k, block.kvHead, add(add(block.start, positions), j));
-        for (const Chunk &chunk : group)
-          values.push_back(
-              loadVector(chunk.type, att.v, {att.layer, block.kvHead, add(block.start, j), index(chunk.offset)}));
+        Value place = add(block.start, j), scale = scaleOf(att.v, block.kvHead, place);
+        for (const Chunk &chunk : group) {
+          auto stored = VectorType::get(chunk.type.getShape(), cast<MemRefType>(att.v.getType()).getElementType());
+          Value value = loadVector(stored, att.v, {att.layer, block.kvHead, place, index(chunk.offset)});
+          values.push_back(widen(value, chunk.type, scale));
+        }
         for (int64_t row = 0; row < tile.rows; ++row) {
           Value weight = load(scores, {index(row), j});
           for (auto [number, chunk] : llvm::enumerate(group)) {
@@ -590,40 +519,27 @@ private:
   void transposeK(Value kvHead, Value start, Value count) {
     Value last = add(start, sub(count, one));
     loop(zero, index(positions), lanes, [&](Value group) {
-      SmallVector<Value> rows;
-      for (int64_t lane = 0; lane < lanes; ++lane)
+      SmallVector<Value> rows, scales;
+      for (int64_t lane = 0; lane < lanes; ++lane) {
         rows.push_back(min(add(add(start, group), lane), last));
+        scales.push_back(scaleOf(att.k, kvHead, rows.back()));
+      }
+      auto stored = VectorType::get(lanes, cast<MemRefType>(att.k.getType()).getElementType());
       int64_t whole = att.headDim - att.headDim % lanes;
       loop(zero, index(whole), lanes, [&](Value dim) {
         SmallVector<Value> square;
-        for (Value row : rows)
-          square.push_back(loadVector(vectorType, att.k, {att.layer, kvHead, row, dim}));
+        for (auto [row, scale] : llvm::zip_equal(rows, scales))
+          square.push_back(widen(loadVector(stored, att.k, {att.layer, kvHead, row, dim}), vectorType, scale));
         transposeSquare(square);
         for (auto [lane, vector] : llvm::enumerate(square))
           storeVector(vector, transposedK, {add(dim, lane), group});
       });
       loop(index(whole), index(att.headDim), 1, [&](Value dim) {
         for (auto [lane, row] : llvm::enumerate(rows))
-          store(load(att.k, {att.layer, kvHead, row, dim}), transposedK, {dim, add(group, lane)});
+          store(widen(load(att.k, {att.layer, kvHead, row, dim}), f32, scales[lane]), transposedK,
+                {dim, add(group, lane)});
       });
     });
-  }
-
-  /// Transposes lanes x lanes in registers: swaps the off-diagonal quarters, then those of the quarters, and so on.
-  void transposeSquare(MutableArrayRef<Value> rows) {
-    for (int64_t half = lanes / 2; half >= 1; half /= 2)
-      for (int64_t i = 0; i < lanes; ++i) {
-        if (i & half)
-          continue;
-        SmallVector<int64_t> upper, lower;
-        for (int64_t e = 0; e < lanes; ++e) {
-          upper.push_back(e & half ? lanes + e - half : e);
-          lower.push_back(e & half ? lanes + e : e + half);
-        }
-        Value x = rows[i], y = rows[i + half];
-        rows[i] = vector::ShuffleOp::create(b, loc, x, y, upper);
-        rows[i + half] = vector::ShuffleOp::create(b, loc, x, y, lower);
-      }
   }
 };
 

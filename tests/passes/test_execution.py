@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,52 @@ def test_attention(machine: Machine, heads: int, kv_heads: int, head_dim: int, q
             module("run", q, k, v, 1, position, out)
             expected = attention_reference(q, k[1], v[1], position, head_dim**-0.5)
             np.testing.assert_allclose(out, expected, atol=1e-5, err_msg=f"{count} at {position}")
+
+
+def as_bf16(values: Array) -> tuple[Array, Array]:
+    """f32 values cut to bf16: the stored halves, and what they stand for."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32) & 0xFFFF0000
+    return (bits >> 16).astype(np.uint16), bits.view(np.float32)
+
+
+def as_rows_of_i8(values: Array) -> tuple[Array, Array]:
+    """f32 rows as integers with their scale behind them: the stored bytes, and what they stand for."""
+    scale = (np.abs(values).max(-1, keepdims=True) / 127).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        integers = np.rint(values / scale).astype(np.int8)
+    return np.concatenate([integers, scale.view(np.int8)], -1), integers * scale
+
+
+def as_f16(values: Array) -> tuple[Array, Array]:
+    halves = values.astype(np.float16)
+    return halves, halves.astype(np.float32)
+
+
+@pytest.mark.parametrize(("element", "store"), [("f16", as_f16), ("bf16", as_bf16), ("i8", as_rows_of_i8)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "queries"), [(9, 3, 64, "1"), (9, 3, 64, "?"), (4, 2, 12, "1"), (4, 2, 20, "?")]
+)
+def test_attention_over_narrow_caches(
+    element: str,
+    store: Callable[[Array], tuple[Array, Array]],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    queries: str,
+    tmp_path: Path,
+) -> None:
+    text = attention_module(V3, 2, heads, kv_heads, head_dim, queries, element)
+    module = CompiledModule(text, tmp_path / "m", V3)
+    rng = np.random.default_rng(5)
+    for count, position in [(1, 0), (1, 100), *([(7, 0), (50, 70)] if queries == "?" else [])]:
+        q = rng.standard_normal((1, heads, count, head_dim), dtype=np.float32)
+        rows = rng.standard_normal((2, 2, kv_heads, position + count + 3, head_dim), dtype=np.float32)
+        rows[:, :, :, position + count :] = np.nan
+        (k, k_values), (v, v_values) = store(rows[0]), store(rows[1])
+        out = np.full((1, count, heads, head_dim), np.nan, np.float32)
+        module("run", q, k, v, 1, position, out)
+        expected = attention_reference(q, k_values[1], v_values[1], position, head_dim**-0.5)
+        np.testing.assert_allclose(out, expected, atol=1e-5, err_msg=f"{count} at {position}")
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -99,13 +99,24 @@ def attention_reference(q: Array, k: Array, v: Array, position: int, scale: floa
     return out
 
 
-def attention_module(machine: Machine, layers: int, heads: int, kv_heads: int, head_dim: int, queries: str) -> str:
-    """A module whose entry ``@run(q, k, v, layer, position, out)`` calls the attention function."""
+def attention_module(
+    machine: Machine, layers: int, heads: int, kv_heads: int, head_dim: int, queries: str, element: str = "f32"
+) -> str:
+    """A module whose entry ``@run(q, k, v, layer, position, out)`` calls the attention function.
+
+    Of a function with narrow caches (`element`) the body is no reference: passes replace it.
+    """
     q = f"tensor<1x{heads}x{queries}x{head_dim}xf32>"
-    cache = f"tensor<{layers}x{kv_heads}x?x{head_dim}xf32>"
+    cache = f"tensor<{layers}x{kv_heads}x?x{head_dim + 4 if element == 'i8' else head_dim}x{element}>"
     out = f"tensor<1x{queries}x{heads}x{head_dim}xf32>"
+    function = attention_function(layers, heads, kv_heads, head_dim, queries, head_dim**-0.5)
+    if element != "f32":
+        function = f"""func.func private @attention(%q: {q}, %k: {cache}, %v: {cache}, %layer: index,
+    %position: index, %out: {out}) -> {out} attributes {{buddy.attention = {{scale = {head_dim**-0.5} : f32}}}} {{
+  return %out : {out}
+}}"""
     return f"""module attributes {{{machine.attribute}}} {{
-{attention_function(layers, heads, kv_heads, head_dim, queries, head_dim**-0.5)}
+{function}
 func.func @run(%q: {q}, %k: {cache}, %v: {cache}, %layer: index, %position: index,
     %out: {out} {{bufferization.writable = true}}) -> {out} attributes {{llvm.emit_c_interface}} {{
   %r = func.call @attention(%q, %k, %v, %layer, %position, %out)

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "TileKernel.h"
+#include "QuantizedTile.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
@@ -189,5 +189,7 @@ private:
 TileKernel::~TileKernel() = default;
 
 std::unique_ptr<TileKernel> mlir::buddy::makeTileKernel(const PackedContraction &contraction, const Target &target) {
+  if (FailureOr<QuantizedContraction> quantized = matchQuantizedContraction(contraction.op); succeeded(quantized))
+    return makeQuantizedTile(contraction, *quantized, target);
   return std::make_unique<FloatTile>(contraction, target);
 }

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PackedContraction.h"
+#include "QuantizedContraction.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
@@ -77,6 +78,8 @@ bool isMultiplyAdd(Block *body) {
 } // namespace
 
 FailureOr<PackedContraction> mlir::buddy::matchPackedContraction(linalg::GenericOp op) {
+  if (FailureOr<QuantizedContraction> quantized = matchQuantizedContraction(op); succeeded(quantized))
+    return PackedContraction{op, quantized->a, quantized->w, quantized->c, findZeroFill(op, quantized->c)};
   if (!op.hasPureBufferSemantics() || op.getNumDpsInputs() != 2 || op.getNumDpsInits() != 1 || op.getNumLoops() != 4 ||
       !isMultiplyAdd(op.getBody()))
     return failure();

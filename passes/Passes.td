@@ -69,6 +69,25 @@ def FoldPackedWeights : Pass<"fold-packed-weights", "func::FuncOp"> {
                            "tensor::TensorDialect"];
 }
 
+def FoldQuantizedWeights : Pass<"fold-quantized-weights", "func::FuncOp"> {
+  let summary = "Reads quantised weights in place instead of dequantising them";
+  let description = [{
+    A narrow weight stands in the module as a `linalg.generic` that widens it, often with a `tensor.collapse_shape`
+    that joins the groups of a row. A contraction that `fold-packed-weights` made takes the body of that op in, and
+    those of dequantised activations likewise. With k = (g, r), a scale for each group g:
+
+      W[p, k, j] = float(q[p, g, j, r]) * s[p, g, j],  A[m, k] = float(aq[m, g, r]) * as[m, g]
+      C[m, p, j] += A[m, k] * W[p, k, j]
+    becomes one op over (m, p, j, g, r):
+      C[m, p, j] += (float(aq[m, g, r]) * as[m, g]) * (float(q[p, g, j, r]) * s[p, g, j])
+
+    which `matmul-vectorize` turns into sums of integers. The read of one element (the row gather of an embedding)
+    becomes reads of the elements that it is computed from. The meaning of a module does not change.
+  }];
+  let dependentDialects = ["affine::AffineDialect", "arith::ArithDialect", "linalg::LinalgDialect",
+                           "memref::MemRefDialect", "tensor::TensorDialect"];
+}
+
 def DecomposeComposites : Pass<"decompose-composites", "func::FuncOp"> {
   let summary = "Decomposes tensor ops that bufferisation or the lowering to loops does not know";
   let description = [{
@@ -176,7 +195,8 @@ def MatmulVectorize : Pass<"matmul-vectorize", "func::FuncOp"> {
     A `linalg.fill` of C with zero just before is taken in. Contractions with the same A that stand side by side (queries,
     keys and values; gate and up) run in one parallel loop over the panels of all.
   }];
-  let dependentDialects = ["arith::ArithDialect", "memref::MemRefDialect", "scf::SCFDialect", "vector::VectorDialect"];
+  let dependentDialects = ["arith::ArithDialect", "linalg::LinalgDialect", "LLVM::LLVMDialect",
+                           "memref::MemRefDialect", "scf::SCFDialect", "vector::VectorDialect"];
   let options = [
     Option<"group", "group", "bool", /*default=*/"true", "Run contractions with the same input in one parallel loop">
   ];

@@ -49,7 +49,7 @@ void addTensorPasses(OpPassManager &pm, const PipelineOptions &options) {
   add(pm, "func.func(tosa-to-linalg,tosa-to-arith{include-apply-rescale=true},tosa-to-tensor),tosa-to-scf");
   add(pm, "canonicalize,cse,func.func(fold-dynamic-broadcast),canonicalize,cse");
   if (options.pack)
-    add(pm, "func.func(fold-packed-weights)");
+    add(pm, "func.func(fold-packed-weights,fold-quantized-weights)");
   add(pm, "func.func(decompose-composites),canonicalize,cse");
   if (options.fuse)
     add(pm, "func.func(elementwise-fusion),canonicalize,cse");

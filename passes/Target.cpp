@@ -7,6 +7,7 @@
 
 #include "Target.h"
 
+#include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
@@ -33,6 +34,21 @@ FailureOr<Target> Target::get(Operation *op) {
       failed(read("registers", target.registers, 8, 1024)) || failed(read("panel", target.panel, 1, 4096)) ||
       failed(read("tile_rows", target.tileRows, 1, 32)))
     return failure();
+  if (Attribute entry = entries.get("int8_dot")) {
+    auto name = dyn_cast<StringAttr>(entry);
+    auto form = llvm::StringSwitch<std::optional<Int8Dot>>(name ? name.getValue() : StringRef())
+                    .Case("none", Int8Dot::none)
+                    .Case("ssse3", Int8Dot::ssse3)
+                    .Case("avx2", Int8Dot::avx2)
+                    .Case("avx512bw", Int8Dot::avx512bw)
+                    .Case("avx512vnni", Int8Dot::avx512vnni)
+                    .Case("neon_dotprod", Int8Dot::neonDotprod)
+                    .Default(std::nullopt);
+    if (!form)
+      return emitError(module.getLoc()) << "buddy.target: 'int8_dot' is " << entry
+                                        << ", but none, ssse3, avx2, avx512bw, avx512vnni or neon_dotprod is needed";
+    target.int8Dot = *form;
+  }
   if (!llvm::isPowerOf2_64(target.vectorBits))
     return emitError(module.getLoc()) << "buddy.target: 'vector_bits' is " << target.vectorBits
                                       << ", but a power of two is needed";

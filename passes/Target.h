@@ -13,6 +13,16 @@
 
 namespace mlir::buddy {
 
+/// Instructions that add products of 8-bit integers.
+enum class Int8Dot {
+  none,        ///< plain vector code
+  ssse3,       ///< pmaddwd, pmaddubsw on 128 bits
+  avx2,        ///< the same on up to 256 bits
+  avx512bw,    ///< the same on up to 512 bits
+  avx512vnni,  ///< vpdpbusd
+  neonDotprod, ///< sdot
+};
+
 /// What passes need to know of the target: the module attribute `buddy.target`. Entries that it lacks keep the
 /// values below, which suit any x86-64-v3 machine.
 struct Target {
@@ -20,6 +30,7 @@ struct Target {
   int64_t registers = 16;   ///< number of vector registers
   int64_t panel = 16;       ///< columns of a packed weight's panel (R)
   int64_t tileRows = 6;     ///< rows of a matmul's register tile
+  Int8Dot int8Dot = Int8Dot::none;
 
   /// Reads the target of the module around `op`. An entry out of range is an error on that module.
   static FailureOr<Target> get(Operation *op);

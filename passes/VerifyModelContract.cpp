@@ -226,12 +226,15 @@ private:
   void verifyOperation(Operation *op) {
     if (auto view = dyn_cast<memref::ViewOp>(op))
       return verifyWeightView(view);
+    if (auto fields = dyn_cast<memref::ReinterpretCastOp>(op))
+      return verifyFields(fields);
     if (auto toTensor = dyn_cast<bufferization::ToTensorOp>(op))
       return verifyToTensor(toTensor);
     if (!isAllowed(op)) {
       fail(op) << "'" << op->getName()
                << "' may not stand in a model's module: tosa, linalg, tensor, arith, math, scf and func may, and "
-                  "bufferization.to_tensor, bufferization.materialize_in_destination and memref.view";
+                  "bufferization.to_tensor, bufferization.materialize_in_destination, memref.view and "
+                  "memref.reinterpret_cast";
       return;
     }
     if (!isa<func::CallOp, func::ReturnOp>(op) && llvm::any_of(op->getOperandTypes(), llvm::IsaPred<BaseMemRefType>))
@@ -253,13 +256,39 @@ private:
     if (!view.getType().hasStaticShape())
       fail(view) << "a weight's view must be of a static type, but this is " << view.getType();
     for (Operation *user : view->getUsers())
-      if (!isa<bufferization::ToTensorOp>(user))
+      if (!isa<bufferization::ToTensorOp, memref::ReinterpretCastOp>(user))
         fail(user) << "a weight's view may only be read through bufferization.to_tensor";
   }
 
+  /// One field of a weight in blocks: every element lies inside the view.
+  void verifyFields(memref::ReinterpretCastOp fields) {
+    auto view = fields.getSource().getDefiningOp<memref::ViewOp>();
+    if (!view) {
+      fail(fields) << "memref.reinterpret_cast may only read a memref.view of the weights";
+      return;
+    }
+    MemRefType type = fields.getType();
+    SmallVector<int64_t> strides;
+    int64_t offset;
+    if (!type.hasStaticShape() || mlir::failed(type.getStridesAndOffset(strides, offset)) ||
+        ShapedType::isDynamic(offset) || llvm::any_of(strides, ShapedType::isDynamic)) {
+      fail(fields) << "the fields of a weight must be of a static type, but this is " << type;
+      return;
+    }
+    int64_t last = offset;
+    for (auto [size, stride] : llvm::zip_equal(type.getShape(), strides))
+      last += (size - 1) * stride;
+    if (view.getType().hasStaticShape() && (last < 0 || last >= view.getType().getNumElements()))
+      fail(fields) << "the fields of a weight end at element " << last << " of a view of "
+                   << view.getType().getNumElements();
+    for (Operation *user : fields->getUsers())
+      if (!isa<bufferization::ToTensorOp>(user))
+        fail(user) << "the fields of a weight may only be read through bufferization.to_tensor";
+  }
+
   void verifyToTensor(bufferization::ToTensorOp op) {
-    if (!op.getBuffer().getDefiningOp<memref::ViewOp>())
-      fail(op) << "bufferization.to_tensor may only read a memref.view of the weights";
+    if (!isa_and_nonnull<memref::ViewOp, memref::ReinterpretCastOp>(op.getBuffer().getDefiningOp()))
+      fail(op) << "bufferization.to_tensor may only read a memref.view of the weights, or fields of one";
     if (!op.getRestrict())
       fail(op) << "a weight must be read with 'restrict'";
     if (op.getWritable())

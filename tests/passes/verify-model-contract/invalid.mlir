@@ -92,6 +92,12 @@ module attributes {buddy.abi = "", buddy.target = #target} {
     %e = memref.alloc() : memref<4xf32>
     // expected-error @below {{bufferization.to_tensor may only read a memref.view of the weights}}
     %f = bufferization.to_tensor %e restrict : memref<4xf32> to tensor<4xf32>
+    // expected-error @below {{memref.reinterpret_cast may only read a memref.view of the weights}}
+    %r1 = memref.reinterpret_cast %e to offset: [0], sizes: [2], strides: [2] : memref<4xf32> to memref<2xf32, strided<[2]>>
+    // expected-error @below {{the fields of a weight end at element 5 of a view of 4}}
+    %r2 = memref.reinterpret_cast %view to offset: [0], sizes: [2], strides: [5] : memref<4xf32> to memref<2xf32, strided<[5]>>
+    // expected-error @below {{the fields of a weight must be of a static type, but this is}}
+    %r3 = memref.reinterpret_cast %view to offset: [0], sizes: [%c0], strides: [2] : memref<4xf32> to memref<?xf32, strided<[2]>>
     // expected-error @below {{a constant of 8 bytes stands in the module; more than 4 belong into the weights file}}
     %g = arith.constant dense<[1.0, 2.0]> : tensor<2xf32>
     %h = arith.constant dense<1.0> : tensor<2000xf32>

@@ -22,6 +22,10 @@ module attributes {
     %packed = bufferization.to_tensor %view restrict : memref<1x16x16xf32> to tensor<1x16x16xf32>
     %e = tensor.empty() : tensor<16x16xf32>
     %w = linalg.unpack %packed inner_dims_pos = [0] inner_tiles = [16] into %e : tensor<1x16x16xf32> -> tensor<16x16xf32>
+    %bytes = memref.view %weights[%layer][] : memref<?xi8> to memref<200xi8>
+    %fields = memref.reinterpret_cast %bytes to offset: [0], sizes: [2, 8], strides: [100, 1]
+        : memref<200xi8> to memref<2x8xi8, strided<[100, 1]>>
+    %integers = bufferization.to_tensor %fields restrict : memref<2x8xi8, strided<[100, 1]>> to tensor<2x8xi8>
     %r = bufferization.materialize_in_destination %h in %h : (tensor<1x1x16xf32>, tensor<1x1x16xf32>) -> tensor<1x1x16xf32>
     return %r : tensor<1x1x16xf32>
   }

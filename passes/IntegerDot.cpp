@@ -1,0 +1,211 @@
+//===- IntegerDot.cpp - Exact sums of products of small integers ----------===//
+//
+// Licensed under the Apache License v2.0. See LICENSE for license information.
+// SPDX-License-Identifier: Apache-2.0
+//
+//===----------------------------------------------------------------------===//
+
+#include "IntegerDot.h"
+
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
+
+using namespace mlir;
+using namespace mlir::buddy;
+
+namespace {
+
+class QuadDot : public IntegerDot {
+protected:
+  QuadDot(bool nibbles, int64_t lanes) : nibbles(nibbles), lanes(lanes) {}
+
+  bool nibbles;
+  int64_t lanes;
+
+  static VectorType vectorOf(OpBuilder &b, int64_t count, unsigned bits) {
+    return VectorType::get(count, b.getIntegerType(bits));
+  }
+  static Value splat(OpBuilder &b, Location loc, VectorType type, int64_t value) {
+    unsigned width = type.getElementTypeBitWidth();
+    APInt bits(width, static_cast<uint64_t>(value), /*isSigned=*/true, /*implicitTrunc=*/true);
+    return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, bits));
+  }
+  static Value shiftRight(OpBuilder &b, Location loc, Value value, int64_t bits, bool isSigned) {
+    Value count = splat(b, loc, cast<VectorType>(value.getType()), bits);
+    return isSigned ? Value(arith::ShRSIOp::create(b, loc, value, count))
+                    : Value(arith::ShRUIOp::create(b, loc, value, count));
+  }
+  static Value mask(OpBuilder &b, Location loc, Value value, int64_t bits) {
+    return arith::AndIOp::create(b, loc, value, splat(b, loc, cast<VectorType>(value.getType()), bits));
+  }
+  static Value call(OpBuilder &b, Location loc, StringRef intrinsic, Type result, ValueRange operands) {
+    return LLVM::CallIntrinsicOp::create(b, loc, result, b.getStringAttr(intrinsic), operands).getResults();
+  }
+
+  Value asBytes(OpBuilder &b, Location loc, Value word) const {
+    return vector::BitCastOp::create(b, loc, vectorOf(b, 4 * lanes, 8), word);
+  }
+  Value asPairs(OpBuilder &b, Location loc, Value word) const {
+    return vector::BitCastOp::create(b, loc, vectorOf(b, 2 * lanes, 16), word);
+  }
+
+  /// Low and high nibbles as bytes.
+  static SmallVector<QuadFactor> nibbleBytes(OpBuilder &b, Location loc, Value bytes) {
+    Value low = mask(b, loc, bytes, 15);
+    Value high = shiftRight(b, loc, bytes, 4, /*isSigned=*/false);
+    return {{low, 0, QuadWord::bytes}, {high, 1, QuadWord::bytes}};
+  }
+
+  /// Signed bytes as i16: those with an even place in their quad, and those with an odd one.
+  SmallVector<QuadFactor> bytePairs(OpBuilder &b, Location loc, Value bytes) const {
+    Value pairs = asPairs(b, loc, bytes);
+    Value moved = arith::ShLIOp::create(b, loc, pairs, splat(b, loc, cast<VectorType>(pairs.getType()), 8));
+    return {{shiftRight(b, loc, moved, 8, /*isSigned=*/true), 0, QuadWord::evens},
+            {shiftRight(b, loc, pairs, 8, /*isSigned=*/true), 0, QuadWord::odds}};
+  }
+};
+
+/// Any target: products in i16, sums of as many of them as fit, then in i32.
+class PlainDot : public QuadDot {
+public:
+  PlainDot(bool nibbles, int64_t lanes) : QuadDot(nibbles, lanes) {}
+
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
+    if (!nibbles)
+      return bytePairs(b, loc, bytes);
+    Value pairs = asPairs(b, loc, bytes);
+    auto part = [&](int64_t shift) {
+      return mask(b, loc, shift == 0 ? pairs : shiftRight(b, loc, pairs, shift, /*isSigned=*/false), 15);
+    };
+    return {{part(0), 0, QuadWord::evens},
+            {part(8), 0, QuadWord::odds},
+            {part(4), 1, QuadWord::evens},
+            {part(12), 1, QuadWord::odds}};
+  }
+
+  Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
+    Value product = arith::MulIOp::create(b, loc, weights, asPairs(b, loc, word));
+    return sum ? Value(arith::AddIOp::create(b, loc, sum, product)) : product;
+  }
+
+  /// Bytes: 2 * 128 * 127 = 32,512; nibbles: 16 * 15 * 127 = 30,480; both at most 32,767.
+  int64_t narrowCapacity() const override { return nibbles ? 16 : 2; }
+
+  Value widen(OpBuilder &b, Location loc, Value narrow) const override {
+    VectorType wide = vectorOf(b, lanes, 32);
+    Value both = vector::BitCastOp::create(b, loc, wide, narrow);
+    Value moved = arith::ShLIOp::create(b, loc, both, splat(b, loc, wide, 16));
+    Value low = shiftRight(b, loc, moved, 16, /*isSigned=*/true);
+    return arith::AddIOp::create(b, loc, low, shiftRight(b, loc, both, 16, /*isSigned=*/true));
+  }
+
+  bool takesPairs() const override { return true; }
+};
+
+/// SSSE3, AVX2, AVX-512BW. Bytes by pmaddwd, from i16 to i32. Nibbles by pmaddubsw: it saturates at 32,767, and one
+/// product of pairs is at most 2 * 15 * 127 = 3,810, eight of them together 30,480.
+class PairDot : public QuadDot {
+public:
+  PairDot(bool nibbles, int64_t lanes) : QuadDot(nibbles, lanes) {}
+
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
+    return nibbles ? nibbleBytes(b, loc, bytes) : bytePairs(b, loc, bytes);
+  }
+
+  Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
+    Value product = nibbles ? call(b, loc, byteProduct(), vectorOf(b, 2 * lanes, 16), {weights, asBytes(b, loc, word)})
+                            : call(b, loc, pairProduct(), vectorOf(b, lanes, 32), {weights, asPairs(b, loc, word)});
+    return sum ? Value(arith::AddIOp::create(b, loc, sum, product)) : product;
+  }
+
+  int64_t narrowCapacity() const override { return nibbles ? 8 : 0; }
+
+  Value widen(OpBuilder &b, Location loc, Value narrow) const override {
+    Value ones = splat(b, loc, cast<VectorType>(narrow.getType()), 1);
+    return call(b, loc, pairProduct(), vectorOf(b, lanes, 32), {narrow, ones});
+  }
+
+  bool takesPairs() const override { return !nibbles; }
+
+private:
+  StringRef pairProduct() const {
+    return lanes == 16  ? "llvm.x86.avx512.pmaddw.d.512"
+           : lanes == 8 ? "llvm.x86.avx2.pmadd.wd"
+                        : "llvm.x86.sse2.pmadd.wd";
+  }
+  StringRef byteProduct() const {
+    return lanes == 16  ? "llvm.x86.avx512.pmaddubs.w.512"
+           : lanes == 8 ? "llvm.x86.avx2.pmadd.ub.sw"
+                        : "llvm.x86.ssse3.pmadd.ub.sw.128";
+  }
+};
+
+/// AVX-512 VNNI: vpdpbusd adds four products of an unsigned and a signed byte. Signed weights become unsigned ones by
+/// adding 128 (flipping the highest bit).
+class VnniDot : public QuadDot {
+public:
+  VnniDot(bool nibbles, int64_t lanes) : QuadDot(nibbles, lanes) {}
+
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
+    if (nibbles)
+      return nibbleBytes(b, loc, bytes);
+    Value flip = splat(b, loc, cast<VectorType>(bytes.getType()), 128);
+    return {{arith::XOrIOp::create(b, loc, bytes, flip), 0, QuadWord::bytes}};
+  }
+
+  int64_t bias() const override { return nibbles ? 0 : 128; }
+
+  Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
+    std::string name = ("llvm.x86.avx512.vpdpbusd." + Twine(32 * lanes)).str();
+    return call(b, loc, name, sum.getType(), {sum, weights, asBytes(b, loc, word)});
+  }
+};
+
+/// Arm: sdot adds four products of signed bytes.
+class SdotDot : public QuadDot {
+public:
+  SdotDot(bool nibbles, int64_t lanes) : QuadDot(nibbles, lanes) {}
+
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
+    if (nibbles)
+      return nibbleBytes(b, loc, bytes);
+    return {{bytes, 0, QuadWord::bytes}};
+  }
+
+  Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
+    return call(b, loc, "llvm.aarch64.neon.sdot.v4i32.v16i8", sum.getType(), {sum, weights, asBytes(b, loc, word)});
+  }
+};
+
+} // namespace
+
+IntegerDot::~IntegerDot() = default;
+
+int64_t mlir::buddy::integerDotLanes(const Target &target) {
+  int64_t lanes = std::max<int64_t>(1, target.vectorBits / 32);
+  switch (target.int8Dot) {
+  case Int8Dot::none:
+    return lanes;
+  case Int8Dot::ssse3:
+  case Int8Dot::neonDotprod:
+    return std::min<int64_t>(lanes, 4);
+  case Int8Dot::avx2:
+    return std::min<int64_t>(lanes, 8);
+  case Int8Dot::avx512bw:
+  case Int8Dot::avx512vnni:
+    return std::min<int64_t>(lanes, 16);
+  }
+  llvm_unreachable("all forms are listed");
+}
+
+std::unique_ptr<IntegerDot> mlir::buddy::makeIntegerDot(Int8Dot form, bool nibbles, int64_t lanes) {
+  bool isX86 = lanes == 4 || lanes == 8 || lanes == 16;
+  if (form == Int8Dot::neonDotprod && lanes == 4)
+    return std::make_unique<SdotDot>(nibbles, lanes);
+  if (form == Int8Dot::avx512vnni && isX86)
+    return std::make_unique<VnniDot>(nibbles, lanes);
+  if ((form == Int8Dot::ssse3 || form == Int8Dot::avx2 || form == Int8Dot::avx512bw) && isX86)
+    return std::make_unique<PairDot>(nibbles, lanes);
+  return std::make_unique<PlainDot>(nibbles, lanes);
+}

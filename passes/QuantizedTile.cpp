@@ -1,0 +1,310 @@
+//===- QuantizedTile.cpp - Register tiles over quantised panels -----------===//
+//
+// Licensed under the Apache License v2.0. See LICENSE for license information.
+// SPDX-License-Identifier: Apache-2.0
+//
+//===----------------------------------------------------------------------===//
+
+#include "QuantizedTile.h"
+#include "IntegerDot.h"
+#include "QuantizedInput.h"
+
+#include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
+
+using namespace mlir;
+using namespace mlir::buddy;
+
+namespace {
+
+/// Products (of one vector each) that are written one after the other before a loop takes over.
+constexpr int64_t longestUnrolled = 256;
+
+class QuantizedTile : public TileKernel {
+public:
+  QuantizedTile(const PackedContraction &packed, const QuantizedContraction &contraction, const Target &target)
+      : packed(packed), contraction(contraction), b(packed.op->getContext()), loc(packed.op->getLoc()) {
+    int64_t panel = contraction.panelWidth();
+    bool isInteger = contraction.hasIntegerActivations();
+    lanes = isInteger ? integerDotLanes(target) : std::max<int64_t>(1, target.vectorBits / 32);
+    while (panel % lanes != 0)
+      lanes /= 2;
+    if (isInteger)
+      dot = makeIntegerDot(target.int8Dot, contraction.nibbles, lanes);
+    sumType = VectorType::get(lanes, b.getF32Type());
+    wordType = VectorType::get(lanes, b.getI32Type());
+    int64_t vectors = panel / lanes;
+    columns = vectors <= 4 ? vectors : vectors % 2 == 0 ? 2 : 1;
+    // Sums of a group in registers, beside the weights and the activations that meet.
+    int64_t sums = target.registers >= 32 ? 24 : 8;
+    fullRows = std::max<int64_t>(1, sums / columns);
+    halfIsNative = target.int8Dot != Int8Dot::none && target.int8Dot != Int8Dot::ssse3;
+  }
+
+  int64_t tileRows() const override { return fullRows; }
+
+  int64_t rowBytes() const override {
+    return contraction.depth() * (contraction.hasIntegerActivations() && !dot->takesPairs() ? 1 : 4);
+  }
+
+  void prepare(OpBuilder &builder, Location location) override {
+    b.setInsertionPoint(builder.getInsertionBlock(), builder.getInsertionPoint());
+    loc = location;
+    // (p, g, byte): the integers of a block follow each other.
+    bytes = memref::CollapseShapeOp::create(b, loc, contraction.w, ArrayRef<ReassociationIndices>{{0}, {1}, {2, 3, 4}});
+    input = QuantizedInput(b, loc, contraction, contraction.zero + (dot ? dot->bias() : 0), dot && dot->takesPairs());
+  }
+
+  void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel) override {
+    b.setInsertionPoint(builder.getInsertionBlock(), builder.getInsertionPoint());
+    loc = location;
+    for (int64_t first = 0; first < contraction.panelWidth() / lanes; first += columns)
+      emitColumns({rows, row, panel, first});
+  }
+
+private:
+  /// C[row .. row + rows, panel, first .. first + columns vectors].
+  struct Tile {
+    int64_t rows;
+    Value row, panel;
+    int64_t first;
+  };
+
+  PackedContraction packed;
+  QuantizedContraction contraction;
+  OpBuilder b;
+  Location loc;
+  std::unique_ptr<IntegerDot> dot; ///< null for activations in f32
+  int64_t lanes, columns, fullRows;
+  bool halfIsNative; ///< the target widens vectors of f16 by an instruction
+  VectorType sumType, wordType;
+  Value bytes;
+  QuantizedInput input;
+
+  template <typename Body> void at(OpBuilder &nested, Body body) {
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPoint(nested.getInsertionBlock(), nested.getInsertionPoint());
+    body();
+  }
+
+  Value constant(int64_t value) { return arith::ConstantIndexOp::create(b, loc, value); }
+  Value add(Value lhs, int64_t rhs) { return rhs == 0 ? lhs : b.createOrFold<arith::AddIOp>(loc, lhs, constant(rhs)); }
+  Value splat(VectorType type, Attribute value) {
+    return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, value));
+  }
+  Value broadcast(Value scalar) {
+    return vector::BroadcastOp::create(b, loc, VectorType::get(lanes, scalar.getType()), scalar);
+  }
+  Value load(Value buffer, ValueRange indices) { return memref::LoadOp::create(b, loc, buffer, indices); }
+
+  /// A loop from 0 to `count` that carries `values`.
+  SmallVector<Value> loop(int64_t count, int64_t step, ArrayRef<Value> values,
+                          function_ref<void(Value, MutableArrayRef<Value>)> body) {
+    auto loop = scf::ForOp::create(b, loc, constant(0), constant(count), constant(step), values,
+                                   [&](OpBuilder &nested, Location, Value i, ValueRange carried) {
+                                     SmallVector<Value> next(carried);
+                                     at(nested, [&] { body(i, next); });
+                                     scf::YieldOp::create(nested, loc, next);
+                                   });
+    return SmallVector<Value>(loop.getResults());
+  }
+
+  void emitColumns(const Tile &tile) {
+    SmallVector<Value> zeros(tile.rows * columns, splat(sumType, b.getF32FloatAttr(0)));
+    SmallVector<Value> sums = loop(contraction.groups(), 1, zeros, [&](Value group, MutableArrayRef<Value> carried) {
+      addGroup(tile, group, carried);
+    });
+    for (int64_t r = 0; r < tile.rows; ++r)
+      for (int64_t v = 0; v < columns; ++v) {
+        SmallVector<Value> indices = {add(tile.row, r), tile.panel, constant((tile.first + v) * lanes)};
+        Value sum = sums[r * columns + v];
+        if (!packed.zeroFill)
+          sum = arith::AddFOp::create(b, loc, vector::LoadOp::create(b, loc, sumType, contraction.c, indices), sum);
+        vector::StoreOp::create(b, loc, sum, contraction.c, indices);
+      }
+  }
+
+  /// sums += what one group adds to C.
+  void addGroup(const Tile &tile, Value group, MutableArrayRef<Value> sums) {
+    SmallVector<Value> products = groupProducts(tile, group);
+    SmallVector<Value> scales, minima;
+    for (int64_t v = 0; v < columns; ++v) {
+      SmallVector<Value> indices = {tile.panel, group, constant((tile.first + v) * lanes)};
+      scales.push_back(loadHalves(contraction.scale, indices));
+      if (contraction.minimum)
+        minima.push_back(loadHalves(contraction.minimum, indices));
+    }
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      SmallVector<Value> place = {add(tile.row, r), group};
+      Value aScale = dot ? broadcast(load(contraction.aScale, place)) : Value();
+      Value aSum = contraction.minimum ? broadcast(load(input.sums, place)) : Value();
+      for (int64_t v = 0; v < columns; ++v) {
+        Value &sum = sums[r * columns + v];
+        Value product = products[r * columns + v], scale = scales[v];
+        if (dot) {
+          product = arith::SIToFPOp::create(b, loc, sumType, product);
+          scale = arith::MulFOp::create(b, loc, scale, aScale);
+        }
+        sum = vector::FMAOp::create(b, loc, product, scale, sum);
+        if (contraction.minimum)
+          sum = vector::FMAOp::create(b, loc, minima[v], aSum, sum);
+      }
+    }
+  }
+
+  Value loadHalves(Value buffer, ValueRange indices) {
+    Value halves = vector::LoadOp::create(b, loc, VectorType::get(lanes, b.getF16Type()), buffer, indices);
+    if (halfIsNative)
+      return arith::ExtFOp::create(b, loc, sumType, halves);
+    // Exponent and fraction move to their places in f32, and a multiplication corrects the exponent, of subnormal
+    // numbers too: f = 2^112 * f32((h & 0x7fff) << 13), with the sign of h.
+    auto number = [&](int64_t value) { return splat(wordType, b.getI32IntegerAttr(value)); };
+    Value bits = vector::BitCastOp::create(b, loc, VectorType::get(lanes, b.getI16Type()), halves);
+    bits = arith::ExtUIOp::create(b, loc, wordType, bits);
+    Value magnitude = arith::AndIOp::create(b, loc, bits, number(0x7fff));
+    magnitude = arith::ShLIOp::create(b, loc, magnitude, number(13));
+    magnitude = vector::BitCastOp::create(b, loc, sumType, magnitude);
+    magnitude = arith::MulFOp::create(b, loc, magnitude, splat(sumType, b.getF32FloatAttr(0x1p112f)));
+    Value sign = arith::ShLIOp::create(b, loc, arith::AndIOp::create(b, loc, bits, number(0x8000)), number(16));
+    magnitude = vector::BitCastOp::create(b, loc, wordType, magnitude);
+    return vector::BitCastOp::create(b, loc, sumType, arith::OrIOp::create(b, loc, magnitude, sign));
+  }
+
+  /// sum_k a[m, g, k] * (integer(w[p, g, k, j]) - zero), as integers if the activations are.
+  SmallVector<Value> groupProducts(const Tile &tile, Value group) {
+    VectorType type = dot ? wordType : sumType;
+    SmallVector<Value> products;
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      Value start = input.offsets ? broadcast(load(input.offsets, {add(tile.row, r), group}))
+                                  : splat(type, b.getZeroAttr(type.getElementType()));
+      products.append(columns, start);
+    }
+    int64_t quads = contraction.quads(), halves = contraction.halves();
+    int64_t perQuad = tile.rows * columns * halves * (dot ? 1 : 4);
+    int64_t unroll = std::clamp<int64_t>(longestUnrolled / perQuad, 1, quads);
+    int64_t looped = unroll == quads ? 0 : quads - quads % unroll;
+    if (looped != 0)
+      products = loop(looped, unroll, products, [&](Value quad, MutableArrayRef<Value> carried) {
+        addQuads(tile, group, quad, unroll, carried);
+      });
+    if (looped != quads)
+      addQuads(tile, group, constant(looped), quads - looped, products);
+    return products;
+  }
+
+  void addQuads(const Tile &tile, Value group, Value quad, int64_t count, MutableArrayRef<Value> products) {
+    if (!dot) {
+      for (int64_t i = 0; i < count; ++i)
+        addQuadOfFloats(tile, group, add(quad, i), products);
+      return;
+    }
+    SmallVector<Value> narrow(products.size());
+    int64_t held = 0, capacity = dot->narrowCapacity();
+    auto widen = [&] {
+      for (auto [product, part] : llvm::zip_equal(products, narrow)) {
+        product = arith::AddIOp::create(b, loc, product, dot->widen(b, loc, part));
+        part = {};
+      }
+      held = 0;
+    };
+    MutableArrayRef<Value> sums = capacity == 0 ? products : MutableArrayRef(narrow);
+    for (int64_t i = 0; i < count; ++i)
+      for (const SmallVector<QuadFactor> &factors : weightFactors(tile, group, add(quad, i))) {
+        multiplyAdd(tile, group, add(quad, i), factors, sums);
+        if (capacity != 0 && ++held == capacity)
+          widen();
+      }
+    if (held != 0)
+      widen();
+  }
+
+  /// The integers of a quad of the panel's rows, one vector of bytes for each of the tile's columns.
+  SmallVector<Value> loadQuad(const Tile &tile, Value group, Value quad) {
+    auto type = VectorType::get(4 * lanes, b.getI8Type());
+    Value start = b.createOrFold<arith::MulIOp>(loc, quad, constant(4 * contraction.panelWidth()));
+    SmallVector<Value> loaded;
+    for (int64_t v = 0; v < columns; ++v) {
+      Value place = add(start, 4 * (tile.first + v) * lanes);
+      prefetch(tile, group, place);
+      loaded.push_back(vector::LoadOp::create(b, loc, type, bytes, ValueRange{tile.panel, group, place}));
+    }
+    return loaded;
+  }
+
+  /// Past the end of a block this is the next one.
+  void prefetch(const Tile &tile, Value group, Value place) {
+    constexpr int64_t distance = 2048;
+    memref::PrefetchOp::create(b, loc, bytes, ValueRange{tile.panel, group, add(place, distance)}, /*isWrite=*/false,
+                               /*localityHint=*/3, /*isDataCache=*/true);
+  }
+
+  /// The factors of a quad; each for all columns.
+  SmallVector<SmallVector<QuadFactor>> weightFactors(const Tile &tile, Value group, Value quad) {
+    SmallVector<SmallVector<QuadFactor>> factors;
+    for (Value loaded : loadQuad(tile, group, quad))
+      for (auto [number, factor] : llvm::enumerate(dot->factors(b, loc, loaded))) {
+        if (number == factors.size())
+          factors.emplace_back();
+        factors[number].push_back(factor);
+      }
+    return factors;
+  }
+
+  void multiplyAdd(const Tile &tile, Value group, Value quad, ArrayRef<QuadFactor> factors,
+                   MutableArrayRef<Value> sums) {
+    int64_t quads = contraction.quads();
+    Value place = b.createOrFold<arith::MulIOp>(loc, group, constant(contraction.halves() * quads));
+    place = b.createOrFold<arith::AddIOp>(loc, place, add(quad, factors.front().half * quads));
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      Value word = broadcast(load(input.words(factors.front().word), {add(tile.row, r), place}));
+      for (int64_t v = 0; v < columns; ++v) {
+        Value &sum = sums[r * columns + v];
+        sum = dot->multiplyAdd(b, loc, sum, factors[v].weights, word);
+      }
+    }
+  }
+
+  void addQuadOfFloats(const Tile &tile, Value group, Value quad, MutableArrayRef<Value> products) {
+    SmallVector<Value> words;
+    for (Value loaded : loadQuad(tile, group, quad))
+      words.push_back(vector::BitCastOp::create(b, loc, wordType, loaded));
+    for (int64_t half = 0; half < contraction.halves(); ++half)
+      for (int64_t place = 0; place < 4; ++place) {
+        SmallVector<Value> weights;
+        for (Value word : words)
+          weights.push_back(arith::SIToFPOp::create(b, loc, sumType, integerOf(word, half, place)));
+        for (int64_t r = 0; r < tile.rows; ++r) {
+          SmallVector<Value> indices = {add(tile.row, r), group, quad, constant(place)};
+          if (contraction.nibbles)
+            indices.insert(indices.begin() + 2, constant(half));
+          Value activation = broadcast(load(contraction.a, indices));
+          for (int64_t v = 0; v < columns; ++v) {
+            Value &product = products[r * columns + v];
+            product = vector::FMAOp::create(b, loc, weights[v], activation, product);
+          }
+        }
+      }
+  }
+
+  /// One weight of each lane's quad.
+  Value integerOf(Value word, int64_t half, int64_t place) {
+    auto number = [&](int64_t value) { return splat(wordType, b.getI32IntegerAttr(value)); };
+    if (contraction.nibbles) {
+      int64_t shift = 8 * place + 4 * half;
+      Value moved = shift == 0 ? word : Value(arith::ShRUIOp::create(b, loc, word, number(shift)));
+      return shift == 28 ? moved : Value(arith::AndIOp::create(b, loc, moved, number(15)));
+    }
+    Value moved = place == 3 ? word : Value(arith::ShLIOp::create(b, loc, word, number(24 - 8 * place)));
+    return arith::ShRSIOp::create(b, loc, moved, number(24));
+  }
+};
+
+} // namespace
+
+std::unique_ptr<TileKernel> mlir::buddy::makeQuantizedTile(const PackedContraction &packed,
+                                                           const QuantizedContraction &contraction,
+                                                           const Target &target) {
+  return std::make_unique<QuantizedTile>(packed, contraction, target);
+}

@@ -86,11 +86,27 @@ private:
 
   static linalg::GenericOp lastOf(ArrayRef<PackedContraction> contractions) { return contractions.back().op; }
 
+  /// The locations of all, and in the metadata the bytes of their weights, for a profile.
   static Location locationOf(ArrayRef<PackedContraction> contractions) {
     SmallVector<Location> locations;
-    for (PackedContraction contraction : contractions)
+    int64_t bytes = 0;
+    for (PackedContraction contraction : contractions) {
       locations.push_back(contraction.op.getLoc());
-    return FusedLoc::get(locations.front().getContext(), locations);
+      bytes += weightBytes(contraction.op);
+    }
+    MLIRContext *context = locations.front().getContext();
+    return FusedLoc::get(context, locations, IntegerAttr::get(IntegerType::get(context, 64), bytes));
+  }
+
+  /// Bytes of the inputs that a contraction reads for each panel, as far as their sizes are known.
+  static int64_t weightBytes(linalg::GenericOp op) {
+    AffineExpr panel = op.getIndexingMapsArray().back().getResult(1);
+    int64_t bytes = 0;
+    for (OpOperand *input : op.getDpsInputOperands())
+      if (auto type = cast<MemRefType>(input->get().getType());
+          type.hasStaticShape() && llvm::is_contained(op.getMatchingIndexingMap(input).getResults(), panel))
+        bytes += type.getNumElements() * type.getElementTypeBitWidth() / 8;
+    return bytes;
   }
 
   /// Finds the contraction that a panel of all of them belongs to, and runs `body` with its number in there.

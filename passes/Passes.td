@@ -285,10 +285,11 @@ def ProfileRegions : Pass<"profile-regions", "ModuleOp"> {
   let summary = "Reports the beginning and the end of every outer loop to the program";
   let description = [{
     Each outermost loop, parallel or not, that calls no function of the module is a region. It is wrapped in calls of
-    `buddy_profile_begin(id: i64)` and `buddy_profile_end(id: i64)`, which the program defines and which only the
-    calling thread makes. The names stand in `@<entry>_profile_names`, a constant of bytes: line number `id` (from 0) is
-    the region's name, made of its ops' locations (`model.layers.*.mlp/mul_13`); a zero ends the text. Regions with
-    the same name share a number. A module without an entry point is left alone.
+    `buddy_profile_begin(names: ptr, id: i64)` and `buddy_profile_end(names: ptr, id: i64)`, which the program defines
+    and which only the calling thread makes. `names` is the address of `@<entry>_profile_names`, a constant of bytes:
+    line number `id` (from 0) is the region's name, made of its ops' locations (`model.layers.*.mlp/mul_13`), and, after
+    a tabulator, the bytes of weights that it reads where a pass has noted them; a zero ends the text. Regions with the
+    same name share a number. A module without an entry point is left alone.
   }];
   let dependentDialects = ["arith::ArithDialect", "LLVM::LLVMDialect"];
 }

@@ -32,7 +32,7 @@ struct PipelineOptions : PassPipelineOptions<PipelineOptions> {
   Option<bool> group{*this, "group", llvm::cl::desc("Run matmuls with the same input in one parallel loop"),
                      llvm::cl::init(true)};
   Option<bool> profile{*this, "profile", llvm::cl::desc("Report every outer loop to the program"),
-                       llvm::cl::init(false)};
+                       llvm::cl::init(true)};
 };
 
 /// Appends a textual list of passes. Pass names are checked here, at the first use of a pipeline.

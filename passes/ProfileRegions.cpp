@@ -36,6 +36,19 @@ void collectNames(Location location, llvm::SmallSetVector<StringRef, 4> &names) 
     collectNames(call.getCallee(), names);
 }
 
+/// The bytes of weights that a location's op reads, as passes that know them note it in fused locations.
+int64_t collectBytes(Location location) {
+  auto fused = dyn_cast<FusedLoc>(location);
+  if (!fused)
+    return 0;
+  if (auto bytes = dyn_cast_or_null<IntegerAttr>(fused.getMetadata()))
+    return bytes.getInt();
+  int64_t sum = 0;
+  for (Location part : fused.getLocations())
+    sum += collectBytes(part);
+  return sum;
+}
+
 /// Replaces the numbers among the parts of a path by a star: a private function serves every layer.
 std::string withoutNumbers(StringRef path) {
   std::string result;
@@ -54,7 +67,10 @@ std::string nameOf(Operation *op, func::FuncOp function) {
   collectNames(op->getLoc(), names);
   std::string name = names.empty() ? function.getName().str() : llvm::join(names, " + ");
   std::replace(name.begin(), name.end(), '\n', ' ');
-  return function.isPrivate() ? withoutNumbers(name) : name;
+  if (function.isPrivate())
+    name = withoutNumbers(name);
+  int64_t bytes = collectBytes(op->getLoc());
+  return bytes == 0 ? name : name + '\t' + std::to_string(bytes);
 }
 
 struct ProfileRegions : buddy::impl::ProfileRegionsBase<ProfileRegions> {
@@ -78,43 +94,47 @@ struct ProfileRegions : buddy::impl::ProfileRegionsBase<ProfileRegions> {
     if (entry.empty())
       return;
     SmallVector<std::string> names;
+    std::string table = (entry + "_profile_names").str();
     for (auto [op, function] : regions)
-      wrap(op, function, names);
+      wrap(op, function, table, names);
     declare(module, beginName);
     declare(module, endName);
-    defineNames(module, entry, names);
+    defineNames(module, table, names);
   }
 
 private:
   /// Regions of the same name have the same number.
-  static void wrap(Operation *op, func::FuncOp function, SmallVectorImpl<std::string> &names) {
+  static void wrap(Operation *op, func::FuncOp function, StringRef table, SmallVectorImpl<std::string> &names) {
     std::string name = nameOf(op, function);
     int64_t number = std::distance(names.begin(), llvm::find(names, name));
     if (number == static_cast<int64_t>(names.size()))
       names.push_back(name);
     OpBuilder b(op);
+    auto pointer = LLVM::LLVMPointerType::get(b.getContext());
+    Value address = LLVM::AddressOfOp::create(b, op->getLoc(), pointer, table);
     Value id = arith::ConstantIntOp::create(b, op->getLoc(), number, 64);
-    func::CallOp::create(b, op->getLoc(), beginName, TypeRange(), id);
+    func::CallOp::create(b, op->getLoc(), beginName, TypeRange(), ValueRange{address, id});
     b.setInsertionPointAfter(op);
-    func::CallOp::create(b, op->getLoc(), endName, TypeRange(), id);
+    func::CallOp::create(b, op->getLoc(), endName, TypeRange(), ValueRange{address, id});
   }
 
   static void declare(ModuleOp module, StringRef name) {
     auto b = OpBuilder::atBlockBegin(module.getBody());
-    auto function = func::FuncOp::create(b, module.getLoc(), name, b.getFunctionType(b.getI64Type(), {}));
+    auto function = func::FuncOp::create(
+        b, module.getLoc(), name, b.getFunctionType({LLVM::LLVMPointerType::get(b.getContext()), b.getI64Type()}, {}));
     function.setPrivate();
   }
 
   /// One line for each region, then a zero.
-  static void defineNames(ModuleOp module, StringRef entry, ArrayRef<std::string> names) {
+  static void defineNames(ModuleOp module, StringRef table, ArrayRef<std::string> names) {
     std::string text;
     for (const std::string &name : names)
       text += name + '\n';
     text += '\0';
     auto b = OpBuilder::atBlockBegin(module.getBody());
     auto type = LLVM::LLVMArrayType::get(b.getI8Type(), text.size());
-    LLVM::GlobalOp::create(b, module.getLoc(), type, /*isConstant=*/true, LLVM::Linkage::External,
-                           (entry + "_profile_names").str(), b.getStringAttr(text));
+    LLVM::GlobalOp::create(b, module.getLoc(), type, /*isConstant=*/true, LLVM::Linkage::External, table,
+                           b.getStringAttr(text));
   }
 };
 

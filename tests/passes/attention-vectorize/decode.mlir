@@ -14,7 +14,7 @@
 // CHECK: %[[SUMS:.*]] = memref.alloc() {{.*}} : memref<198x64xf32>
 // CHECK: %[[UNITS:.*]] = arith.muli %{{.*}}, %c3
 // CHECK: scf.parallel (%{{.*}}) = (%{{.*}}) to (%[[UNITS]])
-// CHECK-COUNT-2: memref.alloca
+// CHECK-COUNT-3: memref.alloca
 // CHECK-NOT: memref.alloc
 // CHECK: memref.prefetch %[[V]]
 // CHECK: vector.load %[[K]]

@@ -162,14 +162,6 @@ std::vector<std::int32_t> Text::encode(const std::vector<OwnedSegment> &segments
   return encodeSegments(*model, segments, addSpecial);
 }
 
-std::string Text::decode(const std::vector<std::int32_t> &ids, bool skipSpecial) const {
-  Decoder stream = decoder(skipSpecial);
-  std::string text;
-  for (const std::int32_t id : ids)
-    text += stream.push(id);
-  return text + stream.finish();
-}
-
 bool Text::isEnd(std::int32_t id) const {
   const std::vector<std::int32_t> &ends = model->vocab.endIds;
   return std::find(ends.begin(), ends.end(), id) != ends.end();

@@ -67,8 +67,10 @@ public:
   private:
     friend class Text;
     Decoder(std::shared_ptr<const TextModel> ofModel, bool leaveOutSpecial);
-    std::string pushPiece(std::int32_t id, bool isByte, bool skipped);
-    std::string withoutFirstSpace(std::string text);
+    void append(std::string &out, std::int32_t id);
+    void appendRest(std::string &out);
+    void appendPiece(std::string &out, std::int32_t id, bool isByte, bool skipped);
+    void dropFirstSpace(std::string &out, std::size_t begin);
 
     std::shared_ptr<const TextModel> model;
     std::string pending; // the beginning of a character, or a run of bytes that is text only as a whole

@@ -36,11 +36,41 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Program:
     return Program(programs() / "run-toy", write_model(tmp_path_factory.mktemp("model"), TABLE))
 
 
+def turns_of(stdout: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
+# Tools that no chat here uses, two user turns in a row that are refused, and a block that only training needs.
+RICH_TEMPLATE = """{%- if tools %}{{ raise_exception('no tools here') }}{% endif %}
+{%- if messages[0].role == 'system' %}{{ '<|start|>s' + messages[0].content + '<|end|>' }}
+{%- set messages = messages[1:] %}{% endif %}
+{%- for m in messages %}
+{%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate') }}{% endif %}
+{%- if m.role == 'user' %}{{ '<|start|>u' + m.content + '<|end|>' }}
+{%- else %}<|start|>a{% generation %}{{ m.content + '<|end|>' }}{% endgeneration %}{% endif %}
+{%- endfor %}{% if add_generation_prompt %}<|start|>a{% endif %}"""
+
+
 @pytest.mark.parametrize("system", [None, "Be brief."])
-def test_ten_turns_equal_the_template(toy: Program, system: str | None) -> None:
-    """A2; nothing of the history is lost, though only what is new is evaluated."""
+def test_ten_turns_of_a_template_with_more_than_is_used(tmp_path: Path, system: str | None) -> None:
+    """A2, A3: every turn's ids equal the template's own, and the answer is the model's to those."""
+    toy = Program(programs() / "run-toy", write_model(tmp_path, TABLE, template=RICH_TEMPLATE))
+    arguments = ["-cnv", "--json", "-n", "3", *(["-sys", system] if system else [])]
+    turns = turns_of(toy.run(*arguments, stdin="\n".join(QUESTIONS).encode()).stdout)
+    assert len(turns) == len(QUESTIONS) == 10
+    messages = [("system", system)] if system else []
+    for question, turn in zip(QUESTIONS, turns, strict=True):
+        messages.append(("user", question))
+        assert turn["prompt_ids"] == template_ids(messages, RICH_TEMPLATE)
+        assert turn["ids"] == greedy(TABLE, turn["prompt_ids"], 3)
+        messages.append(("assistant", turn["text"]))
+
+
+@pytest.mark.parametrize("system", [None, "Be brief."])
+def test_turns_equal_the_template(toy: Program, system: str | None) -> None:
+    """Nothing of the history is lost, though only what is new is evaluated."""
     arguments = ["-cnv", "--json", "-n", "4", *(["-sys", system] if system else [])]
-    questions = QUESTIONS[:7]  # ten turns of this toy need more than its context
+    questions = QUESTIONS[:7]  # of this template, more would not fit the toy's context
     run = toy.run(*arguments, stdin="\n".join(questions).encode())
     assert run.code == 0, run.stderr
     turns = [json.loads(line) for line in run.stdout.splitlines()]
@@ -59,7 +89,7 @@ def test_plain_output_is_the_answers(tmp_path: Path) -> None:
     toy = Program(programs() / "run-toy", model)
     run = toy.run("--cnv", "-q", stdin=b"Hello\n\nAgain\r\n")
     assert (run.code, run.text, run.stderr) == (0, "Sure.\nSure.\n", "")
-    # -p is the first turn; standard input at its end is a quiet exit.
+    # -p is the first turn; standard input at its end is a quiet exit (A5).
     assert toy.run("-cnv", "-q", "-p", "Hi <|end|>").text == "Sure.\n"
     assert toy.run("-cnv", stdin=b"").stderr == ""
     turn = toy.run("-cnv", "--json", "-p", "a<|end|>").json
@@ -87,10 +117,6 @@ def test_an_answer_cut_by_a_stop_string_stays_out_of_the_history(tmp_path: Path)
     assert second["prompt_ids"] == template_ids([("user", "x"), ("assistant", "abc"), ("user", "y")])
     logits = toy_logits(table, second["prompt_ids"])
     assert second["ids"][0] == int(logits.argmax())
-
-
-def turns_of(stdout: bytes) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in stdout.splitlines()]
 
 
 @pytest.mark.parametrize(("context", "system"), [(100, None), (120, "Be brief."), (64, None)])

@@ -53,6 +53,9 @@ def copy(toy: Program, tmp_path: Path) -> Program:
         (["--top-k", "-1"], ["--top-k"]),
         (["--top-p", "1.5"], ["--top-p"]),
         (["--min-p", "-0.1"], ["--min-p"]),
+        (["--typical", "1.5"], ["--typical"]),
+        (["--presence-penalty", "nan"], ["--presence-penalty"]),
+        (["--frequency-penalty", ""], ["--frequency-penalty"]),
         (["--repeat-penalty", "0"], ["--repeat-penalty"]),
         (["--seed", "-1"], ["--seed"]),
         (["--stop", ""], ["--stop"]),
@@ -69,6 +72,29 @@ def copy(toy: Program, tmp_path: Path) -> Program:
 )
 def test_wrong_usage(toy: Program, arguments: list[str], parts: list[str]) -> None:
     toy.run(*arguments).fails(2, *parts)
+
+
+def test_values_at_the_border_have_a_meaning(toy: Program) -> None:
+    """A6."""
+    common = ["-p", "a", "--json", "--ignore-eos"]
+    assert toy.run(*common, "-n", "0").json["ids"] == []
+    assert toy.run(*common, "-n", "-1").json["stop"] == "context"
+    assert toy.run(*common, "-n", "1", "-t", "0").json["threads"] >= 1
+    assert toy.run(*common, "-n", "1", "-t", "1000").json["threads"] == 1000
+    assert len(toy.run(*common, "-n", "-1", "-c", "0").json["ids"]) == 255
+    toy.run(*common, "--temp", "nan").fails(2, "--temp", "'nan'")
+    toy.run(*common, "--no-such-flag").fails(2, "'--no-such-flag' is unknown", "--help")
+
+
+def test_exit_codes_are_documented(toy: Program) -> None:
+    """0, 1, 2 and 130; each has its tests, 130 in test_app_generation.py."""
+    assert toy.run("-p", "a", "-n", "1").code == 0
+    assert toy.run("-p", "a", "-m", "nowhere").code == 1
+    assert toy.run("--nonsense").code == 2
+    text = toy.run("--help").text
+    codes = text[text.index("Exit code") :]
+    assert all(f"{code} " in codes for code in (0, 1, 2, 130))
+    assert "Examples:" in text and max(map(len, text.splitlines())) <= 120
 
 
 def test_texts_that_are_no_utf8(toy: Program, tmp_path: Path) -> None:

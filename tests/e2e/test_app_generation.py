@@ -132,6 +132,7 @@ def test_end_token(tmp_path: Path) -> None:
     ],
 )
 def test_stop_strings_that_straddle_tokens(tmp_path: Path, stops: list[str], text: str, stopped: bool) -> None:
+    """A4: each token is one byte."""
     model = following(tmp_path, [*b"abcdefgh", END])
     arguments = [part for stop in stops for part in ("--stop", stop)]
     result = model.run("-p", "a", "--json", *arguments).json
@@ -309,6 +310,7 @@ def test_cache_memory_is_touched_only_as_it_fills(toy: Program) -> None:
 
 
 def test_interrupt_stops_the_answer_and_prints_statistics(tmp_path: Path) -> None:
+    """A5."""
     model = following(tmp_path, delay_ms=10)
     for arguments in ([], ["--json"]):
         with subprocess.Popen(
@@ -338,6 +340,7 @@ def test_two_interrupts_end_the_process(tmp_path: Path) -> None:
 
 
 def test_closed_standard_output_is_a_quiet_exit(tmp_path: Path) -> None:
+    """A5."""
     model = following(tmp_path, delay_ms=5)
     reader, writer = os.pipe()
     with subprocess.Popen(model.command("-p", "a", "-n", "100"), stdout=writer, stderr=subprocess.PIPE) as process:

@@ -64,6 +64,12 @@ def test_only_what_is_new_is_evaluated(toy: Program, file: Path) -> None:
     assert evaluated(toy, file, "Another story") == 1  # it was saved anew
 
 
+def test_nothing_new_is_not_written_again(toy: Program, file: Path) -> None:
+    before = file.stat().st_ino
+    assert toy.run("-p", TEXT, "-n", "5", "-q", "--prompt-cache", file).code == 0
+    assert file.stat().st_ino == before  # no other file took its name
+
+
 def test_chunks_sampling_and_log_probabilities_are_the_same(toy: Program, file: Path) -> None:
     arguments = [
         "-p",

@@ -20,6 +20,7 @@ from typing import Any
 import jinja2
 import numpy as np
 import numpy.typing as npt
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from buddy_gen.tokenizers import reduce_chat_template, write_vocab
 from buddy_gen.tokenizers.spec import AddedToken, TokenizerKind, TokenizerSpec, TokenType
@@ -160,14 +161,14 @@ def greedy(table: Floats, prompt: Sequence[int], count: int) -> list[int]:
     return ids[len(prompt) :]
 
 
-def template_ids(messages: list[tuple[str, str]]) -> list[int]:
+def template_ids(messages: list[tuple[str, str]], template: str = CHAT_TEMPLATE) -> list[int]:
     """The prompt of (role, content): special spellings count in the template only, not in what was said."""
     marks = {"<|start|>": "\ue000", "<|end|>": "\ue001"}
-    form = CHAT_TEMPLATE
+    form = template
     for spelling, mark in marks.items():
         form = form.replace(spelling, mark)
     turns = [{"role": role, "content": content} for role, content in messages]
-    text = jinja2.Template(form, keep_trailing_newline=True).render(messages=turns, add_generation_prompt=True)
+    text = render_jinja_template([turns], chat_template=form, add_generation_prompt=True)[0][0]
     ids: list[int] = []
     for character in text:
         ids += {"\ue000": [START], "\ue001": [END]}.get(character) or list(character.encode())

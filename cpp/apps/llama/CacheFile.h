@@ -20,9 +20,9 @@
 
 namespace buddy::llama {
 
-/// Fills a session's caches with what saveCaches wrote, as far as the context goes. A file that does not exist changes
-/// nothing. Throws Error for one that is foreign, cut short, damaged, or of another model or program, and for a place
-/// where none could be saved.
+/// Fills a session's caches with what saveCaches wrote, as far as the context goes; session.ids() says what they hold
+/// then. A file that does not exist changes nothing. Throws Error for one that is foreign, cut short, damaged, or of
+/// another model or program, and for a place where none could be saved.
 void restoreCaches(Session &session, const std::string &path);
 
 /// Writes a session's caches beside the file and gives it the name when it is complete; does nothing when they are

@@ -29,9 +29,9 @@ static double secondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// What is done before the first prompt: after this the clock starts.
-static void prepare(Session &session, const std::vector<std::int32_t> &likePrompt, const Options &options,
-                    RunInfo &info) {
+/// What is done before the first prompt: after this the clock starts. Returns what the prompt cache held.
+static std::vector<std::int32_t> prepare(Session &session, const std::vector<std::int32_t> &likePrompt,
+                                         const Options &options, RunInfo &info) {
   if (options.warmUp) {
     const auto start = std::chrono::steady_clock::now();
     session.warmUp(likePrompt);
@@ -40,27 +40,18 @@ static void prepare(Session &session, const std::vector<std::int32_t> &likePromp
   if (!options.promptCache.empty())
     restoreCaches(session, options.promptCache);
   setProfiling(options.profile);
+  return session.ids();
+}
+
+static void finish(Session &session, const std::vector<std::int32_t> &restored, const Options &options) {
+  if (!options.promptCache.empty() && session.ids() != restored)
+    saveCaches(session, options.promptCache);
 }
 
 static std::vector<std::int32_t> encodePrompt(const Session &session, const Options &options) {
   if (options.ids)
     return *options.ids;
   return session.text().encode(readPrompt(options), /*addSpecial=*/true, /*parseSpecial=*/true);
-}
-
-static Answer complete(Session &session, Sampler &sampler, const Options &options, RunInfo &info) {
-  if (!options.generation.stops.empty())
-    session.text(); // stop strings need a vocabulary
-  std::vector<std::int32_t> ids = encodePrompt(session, options);
-  prepare(session, ids, options, info);
-  Printer printer(options);
-  if (options.logitsFile.empty())
-    return generate(session, sampler, std::move(ids), options.generation, printer);
-  LogitsFile file(options.logitsFile, session.vocabSize());
-  session.onLogits([&file](const float *row) { file.append(row); });
-  Answer answer = generate(session, sampler, std::move(ids), options.generation, printer);
-  file.finish();
-  return answer;
 }
 
 static void tellStatistics(const Answer &answer, const RunInfo &info) {
@@ -78,10 +69,30 @@ static void report(const Answer &answer, const Session &session, const Options &
     std::fputs(profileText().c_str(), stderr);
 }
 
+static Answer answerPrompt(Session &session, Sampler &sampler, std::vector<std::int32_t> ids, const Options &options) {
+  Printer printer(options);
+  if (options.logitsFile.empty())
+    return generate(session, sampler, std::move(ids), options.generation, printer);
+  LogitsFile file(options.logitsFile, session.vocabSize());
+  session.onLogits([&file](const float *row) { file.append(row); });
+  Answer answer = generate(session, sampler, std::move(ids), options.generation, printer);
+  file.finish();
+  return answer;
+}
+
+static void complete(Session &session, Sampler &sampler, const Options &options, RunInfo &info) {
+  if (!options.generation.stops.empty())
+    session.text(); // stop strings need a vocabulary
+  std::vector<std::int32_t> ids = encodePrompt(session, options);
+  const std::vector<std::int32_t> restored = prepare(session, ids, options, info);
+  report(answerPrompt(session, sampler, std::move(ids), options), session, options, info);
+  finish(session, restored, options);
+}
+
 /// A chat tells its statistics at its end, when an answer was stopped, and when it is asked. Returns the exit code: of
 /// lines that came from a file or a pipe, all must have been taken.
 static int converse(Session &session, Sampler &sampler, const Options &options, RunInfo &info) {
-  prepare(session, {0, 0}, options, info);
+  const std::vector<std::int32_t> restored = prepare(session, {0, 0}, options, info);
   Answer total;
   bool told = true;
   ChatReceiver receiver;
@@ -98,6 +109,7 @@ static int converse(Session &session, Sampler &sampler, const Options &options, 
   const std::size_t refused = chat(session, sampler, options, receiver);
   if (!told)
     report(total, session, options, info);
+  finish(session, restored, options);
   return refused > 0 && !isatty(STDIN_FILENO) ? 1 : 0;
 }
 
@@ -117,14 +129,10 @@ static int run(const Options &options) {
   info.logProbabilities = options.generation.logProbabilities.has_value();
   info.profile = options.profile;
 
-  int code = 0;
   if (options.chat)
-    code = converse(session, sampler, options, info);
-  else
-    report(complete(session, sampler, options, info), session, options, info);
-  if (!options.promptCache.empty())
-    saveCaches(session, options.promptCache);
-  return code;
+    return converse(session, sampler, options, info);
+  complete(session, sampler, options, info);
+  return 0;
 }
 
 static int fail(int code, const std::string &sentence) {

@@ -92,123 +92,177 @@ constexpr std::int64_t many = std::numeric_limits<std::int64_t>::max();
 using View = std::string_view;
 using Value = const std::string &;
 
-static const std::vector<Flag> &flags() {
-  static const std::vector<Flag> table = {
-      {"-m", "--model", "DIR", "folder with the model's files (default: the program's own)",
-       [](Options &o, View, Value v) { o.session.modelDir = v; }},
-      {"-p", "--prompt", "TEXT", "the prompt, taken as it is; with -cnv the first thing to say",
-       [](Options &o, View, Value v) { o.prompt = v; }},
-      {"-f", "--file", "FILE", "a file that holds the prompt (default: standard input)",
-       [](Options &o, View, Value v) { o.promptFile = v; }},
-      {"--ids", "", "N,N,...", "the prompt as token ids", [](Options &o, View f, Value v) { o.ids = tokenIds(f, v); }},
-      {"-cnv", "--cnv", "", "chat: each line of standard input is a turn, the history is kept",
-       [](Options &o, View, Value) { o.chat = true; }},
-      {"-sys", "--sys", "TEXT", "the chat's system message",
-       [](Options &o, View f, Value v) { o.system = utf8(f, v); }},
-      {"-n", "--predict", "N", "most tokens to generate (default: 128; -1: until the model stops)",
-       [](Options &o, View f, Value v) {
-         o.generation.maxTokens = integer(f, v, -1, many, "a count, or -1 for no limit");
+namespace {
+struct Section {
+  std::string_view title;
+  std::vector<Flag> flags;
+};
+} // namespace
+
+static const std::vector<Section> &sections() {
+  static const std::vector<Section> table = {
+      {"Model",
+       {
+           {"-m", "--model", "DIR", "folder with the model's files (default: the program's own)",
+            [](Options &o, View, Value v) { o.session.modelDir = v; }},
+           {"-c", "--ctx-size", "N",
+            "positions in the context (default: " + std::to_string(Session::defaultContext()) +
+                "; 0: the model's own, which is the most: " + std::to_string(model::contextLength) + ")",
+            [](Options &o, View f, Value v) {
+              const std::int64_t most = model::contextLength;
+              o.session.context =
+                  integer(f, v, 0, most, "0 (the model's own context) to " + std::to_string(most) + " positions");
+              if (o.session.context == 0)
+                o.session.context = most;
+            }},
+           {"-t", "--threads", "N", "threads (default, and 0: the CPUs that this process may use)",
+            [](Options &o, View f, Value v) {
+              const std::string range = "a number of threads from 0 to " + std::to_string(maxThreadCount);
+              o.session.threads = static_cast<int>(integer(f, v, 0, maxThreadCount, range));
+            }},
+           {"-ub", "--ubatch-size", "N", "tokens of the prompt that are evaluated at once (default: 512)",
+            [](Options &o, View f, Value v) { o.session.ubatch = integer(f, v, 1, 1 << 20, "1 to 1048576 tokens"); }},
+           {"--verify", "", "", "check the weights' content before use",
+            [](Options &o, View, Value) { o.session.verify = true; }},
+           {"--warm-up", "", "", "evaluate once before the clock starts, so that no time goes into first touches",
+            [](Options &o, View, Value) { o.warmUp = true; }},
        }},
-      {"-t", "--threads", "N", "threads (default, and 0: the CPUs that this process may use)",
-       [](Options &o, View f, Value v) {
-         const std::string range = "a number of threads from 0 to " + std::to_string(maxThreadCount);
-         o.session.threads = static_cast<int>(integer(f, v, 0, maxThreadCount, range));
+      {"Prompt",
+       {
+           {"-p", "--prompt", "TEXT", "the prompt, taken as it is; with -cnv the first thing to say",
+            [](Options &o, View, Value v) { o.prompt = v; }},
+           {"-f", "--file", "FILE", "a file that holds the prompt (default: standard input)",
+            [](Options &o, View, Value v) { o.promptFile = v; }},
+           {"--ids", "", "N,N,...", "the prompt as token ids",
+            [](Options &o, View f, Value v) { o.ids = tokenIds(f, v); }},
+           {"-cnv", "--cnv", "", "chat: each line of standard input is a turn, the history is kept",
+            [](Options &o, View, Value) { o.chat = true; }},
+           {"-sys", "--sys", "TEXT", "the chat's system message",
+            [](Options &o, View f, Value v) { o.system = utf8(f, v); }},
+           {"--prompt-cache", "", "FILE",
+            "keep the evaluated tokens in FILE: a prompt that begins alike starts behind them",
+            [](Options &o, View, Value v) {
+              if (v.empty())
+                throw UsageError("--prompt-cache takes the name of a file, not an empty one");
+              o.promptCache = v;
+            }},
        }},
-      {"-c", "--ctx-size", "N",
-       "positions in the context (default: " + std::to_string(Session::defaultContext()) +
-           "; 0: the model's own, which is the most: " + std::to_string(model::contextLength) + ")",
-       [](Options &o, View f, Value v) {
-         const std::int64_t most = model::contextLength;
-         o.session.context =
-             integer(f, v, 0, most, "0 (the model's own context) to " + std::to_string(most) + " positions");
-         if (o.session.context == 0)
-           o.session.context = most;
+      {"Answer",
+       {
+           {"-n", "--predict", "N", "most tokens to generate (default: 128; -1: until the model stops)",
+            [](Options &o, View f, Value v) {
+              o.generation.maxTokens = integer(f, v, -1, many, "a count, or -1 for no limit");
+            }},
+           {"--stop", "", "TEXT", "end where TEXT begins; may be given several times",
+            [](Options &o, View f, Value v) {
+              if (v.empty())
+                throw UsageError("--stop takes a text, not an empty one");
+              o.generation.stops.push_back(utf8(f, v));
+            }},
+           {"--ignore-eos", "", "", "go on past the token that ends an answer",
+            [](Options &o, View, Value) { o.generation.ignoreEnd = true; }},
        }},
-      {"--ubatch-size", "-ub", "N", "tokens of the prompt that are evaluated at once (default: 512)",
-       [](Options &o, View f, Value v) { o.session.ubatch = integer(f, v, 1, 1 << 20, "1 to 1048576 tokens"); }},
-      {"--temp", "", "X", "temperature (default: 0, the likeliest token each time)",
-       [](Options &o, View f, Value v) {
-         o.generation.sampler.temperature = real(f, v, 0, large, "a number of at least 0");
+      {"Sampling",
+       {
+           {"--temp", "", "X", "temperature (default: 0, the likeliest token each time)",
+            [](Options &o, View f, Value v) {
+              o.generation.sampler.temperature = real(f, v, 0, large, "a number of at least 0");
+            }},
+           {"--top-k", "", "N", "sample from the N likeliest tokens (default: 0, all)",
+            [](Options &o, View f, Value v) {
+              o.generation.sampler.topK = integer(f, v, 0, many, "a count, or 0 for all");
+            }},
+           {"--top-p", "", "X", "sample from the likeliest tokens with this share of the probability (default: 1)",
+            [](Options &o, View f, Value v) { o.generation.sampler.topP = real(f, v, 0, 1, "a number from 0 to 1"); }},
+           {"--min-p", "", "X", "leave out tokens less likely than X times the likeliest (default: 0)",
+            [](Options &o, View f, Value v) { o.generation.sampler.minP = real(f, v, 0, 1, "a number from 0 to 1"); }},
+           {"--typical", "", "X", "sample from the most typical tokens with this share (default: 1, all)",
+            [](Options &o, View f, Value v) {
+              o.generation.sampler.typicalP = real(f, v, 0, 1, "a number from 0 to 1");
+            }},
+           {"--repeat-penalty", "", "X", "makes tokens of prompt and answer less likely (default: 1, off)",
+            [](Options &o, View f, Value v) {
+              o.generation.sampler.repeatPenalty = real(f, v, 1e-6, 1e6, "a number above 0 (1 is off)");
+            }},
+           {"--presence-penalty", "", "X", "taken off the logits of tokens of the answer (default: 0, off)",
+            [](Options &o, View f, Value v) {
+              o.generation.sampler.presencePenalty = real(f, v, -1e6, 1e6, "a number");
+            }},
+           {"--frequency-penalty", "", "X", "the same, for each time that the token occurred (default: 0, off)",
+            [](Options &o, View f, Value v) {
+              o.generation.sampler.frequencyPenalty = real(f, v, -1e6, 1e6, "a number");
+            }},
+           {"--seed", "", "N", "of the random numbers (default: another one each time)",
+            [](Options &o, View f, Value v) {
+              o.generation.sampler.seed = parseInteger<std::uint64_t>(v);
+              if (!o.generation.sampler.seed)
+                throw wrongValue(f, v, "a whole number of at least 0");
+            }},
        }},
-      {"--top-k", "", "N", "sample from the N likeliest tokens (default: 0, all)",
-       [](Options &o, View f, Value v) {
-         o.generation.sampler.topK = integer(f, v, 0, many, "a count, or 0 for all");
+      {"Output",
+       {
+           {"--no-stream", "", "", "print the text at the end, not as it is generated",
+            [](Options &o, View, Value) { o.stream = false; }},
+           {"--json", "", "", "print one JSON object (with -cnv one a turn) instead of the text",
+            [](Options &o, View, Value) { o.json = true; }},
+           {"--logprobs", "", "N", "with --json: log-probabilities of each token and of the N likeliest in its place",
+            [](Options &o, View f, Value v) {
+              o.generation.logProbabilities = static_cast<std::size_t>(
+                  integer(f, v, 0, model::vocabSize, "a count from 0 to " + std::to_string(model::vocabSize)));
+            }},
+           {"--dump-logits", "", "FILE", "write logits as .npy: a row for each evaluated part of the prompt and token",
+            [](Options &o, View, Value v) {
+              if (v.empty())
+                throw UsageError("--dump-logits takes the name of a file, not an empty one");
+              o.logitsFile = v;
+            }},
+           {"--profile", "", "", "tell the time of each kernel (for programs that were built with profiling)",
+            [](Options &o, View, Value) { o.profile = true; }},
+           {"-q", "--quiet", "", "no statistics", [](Options &o, View, Value) { o.quiet = true; }},
+           {"--version", "", "", "say what this program is", [](Options &o, View, Value) { o.version = true; }},
+           {"-h", "--help", "", "this text", [](Options &o, View, Value) { o.help = true; }},
        }},
-      {"--top-p", "", "X", "sample from the likeliest tokens with this share of the probability (default: 1)",
-       [](Options &o, View f, Value v) { o.generation.sampler.topP = real(f, v, 0, 1, "a number from 0 to 1"); }},
-      {"--min-p", "", "X", "leave out tokens less likely than X times the likeliest (default: 0)",
-       [](Options &o, View f, Value v) { o.generation.sampler.minP = real(f, v, 0, 1, "a number from 0 to 1"); }},
-      {"--typical", "--typical-p", "X", "sample from the most typical tokens with this share (default: 1, all)",
-       [](Options &o, View f, Value v) { o.generation.sampler.typicalP = real(f, v, 0, 1, "a number from 0 to 1"); }},
-      {"--repeat-penalty", "", "X", "makes tokens of prompt and answer less likely (default: 1, off)",
-       [](Options &o, View f, Value v) {
-         o.generation.sampler.repeatPenalty = real(f, v, 1e-6, 1e6, "a number above 0 (1 is off)");
-       }},
-      {"--presence-penalty", "", "X", "taken off the logits of tokens of the answer (default: 0, off)",
-       [](Options &o, View f, Value v) { o.generation.sampler.presencePenalty = real(f, v, -1e6, 1e6, "a number"); }},
-      {"--frequency-penalty", "", "X", "the same, for each time that the token occurred (default: 0, off)",
-       [](Options &o, View f, Value v) { o.generation.sampler.frequencyPenalty = real(f, v, -1e6, 1e6, "a number"); }},
-      {"--seed", "", "N", "of the random numbers (default: another one each time)",
-       [](Options &o, View f, Value v) {
-         o.generation.sampler.seed = parseInteger<std::uint64_t>(v);
-         if (!o.generation.sampler.seed)
-           throw wrongValue(f, v, "a whole number of at least 0");
-       }},
-      {"--stop", "", "TEXT", "end where TEXT begins; may be given several times",
-       [](Options &o, View f, Value v) {
-         if (v.empty())
-           throw UsageError("--stop takes a text, not an empty one");
-         o.generation.stops.push_back(utf8(f, v));
-       }},
-      {"--ignore-eos", "", "", "go on past the token that ends an answer",
-       [](Options &o, View, Value) { o.generation.ignoreEnd = true; }},
-      {"--no-stream", "", "", "print the text at the end, not as it is generated",
-       [](Options &o, View, Value) { o.stream = false; }},
-      {"--json", "", "", "print one JSON object (with -cnv one a turn) instead of the text",
-       [](Options &o, View, Value) { o.json = true; }},
-      {"--logprobs", "", "N", "with --json: log-probabilities of each token and of the N likeliest in its place",
-       [](Options &o, View f, Value v) {
-         o.generation.logProbabilities = static_cast<std::size_t>(
-             integer(f, v, 0, model::vocabSize, "a count from 0 to " + std::to_string(model::vocabSize)));
-       }},
-      {"--dump-logits", "", "FILE", "write logits as .npy: a row for each evaluated part of the prompt and token",
-       [](Options &o, View, Value v) {
-         if (v.empty())
-           throw UsageError("--dump-logits takes the name of a file, not an empty one");
-         o.logitsFile = v;
-       }},
-      {"--prompt-cache", "", "FILE", "keep the evaluated tokens in FILE: a prompt that begins alike starts behind them",
-       [](Options &o, View, Value v) {
-         if (v.empty())
-           throw UsageError("--prompt-cache takes the name of a file, not an empty one");
-         o.promptCache = v;
-       }},
-      {"--warm-up", "", "", "evaluate once before the clock starts, so that no time goes into first touches",
-       [](Options &o, View, Value) { o.warmUp = true; }},
-      {"--profile", "", "", "tell the time of each kernel (for programs that were built with profiling)",
-       [](Options &o, View, Value) { o.profile = true; }},
-      {"--verify", "", "", "check the weights' content before use",
-       [](Options &o, View, Value) { o.session.verify = true; }},
-      {"-q", "--quiet", "", "no statistics", [](Options &o, View, Value) { o.quiet = true; }},
-      {"--version", "", "", "say what this program is", [](Options &o, View, Value) { o.version = true; }},
-      {"-h", "--help", "", "this text", [](Options &o, View, Value) { o.help = true; }},
   };
   return table;
 }
 
+static const Flag *findFlag(std::string_view name) {
+  for (const Section &section : sections())
+    for (const Flag &flag : section.flags)
+      if (!name.empty() && (flag.name == name || flag.otherName == name))
+        return &flag;
+  return nullptr;
+}
+
+static constexpr std::string_view examples = R"(
+Examples:
+  buddy-llama-run -p "The capital of France is" -n 32
+  buddy-llama-run -cnv -sys "Answer in one sentence." --temp 0.7 --top-p 0.9
+  buddy-llama-run -f report.txt --stop "###" --prompt-cache report.kv
+  echo "2 + 2 =" | buddy-llama-run --json --logprobs 3
+
+In a chat, /help lists the commands. NO_COLOR=1 switches colours off.
+
+Exit code: 0 for success, also for an answer that Ctrl-C stopped and when the reader of the output has gone; 1 for a
+failure; 2 for wrong usage; 130 when Ctrl-C comes a second time while an answer is being stopped.
+)";
+
 std::string llama::helpText() {
   std::string text =
-      "Usage: buddy-llama-run [options]\n\nGenerates text with " + std::string(model::description) + ".\n\nOptions:\n";
-  for (const Flag &flag : flags()) {
-    std::string left = "  " + std::string(flag.name);
-    if (!flag.otherName.empty())
-      left += ", " + std::string(flag.otherName);
-    if (!flag.argument.empty())
-      left += " " + std::string(flag.argument);
-    left.resize(std::max<std::size_t>(left.size() + 2, 26), ' ');
-    text += left + flag.help + "\n";
+      "Usage: buddy-llama-run [options]\n\nGenerates text with " + std::string(model::description) + ".\n";
+  for (const Section &section : sections()) {
+    text += "\n" + std::string(section.title) + ":\n";
+    for (const Flag &flag : section.flags) {
+      std::string left = "  " + std::string(flag.name);
+      if (!flag.otherName.empty())
+        left += ", " + std::string(flag.otherName);
+      if (!flag.argument.empty())
+        left += " " + std::string(flag.argument);
+      left.resize(std::max<std::size_t>(left.size() + 2, 27), ' ');
+      text += left + flag.help + "\n";
+    }
   }
-  return text + "\nExit code: 0 for success, 1 for a failure, 2 for wrong usage.\n";
+  return text + std::string(examples);
 }
 
 static void checkCombinations(const Options &options) {
@@ -235,10 +289,8 @@ Options llama::parseOptions(int argc, char **argv) {
       value = name.substr(equals + 1);
       name.resize(equals);
     }
-    const auto flag = std::find_if(flags().begin(), flags().end(), [&](const Flag &f) {
-      return !name.empty() && (f.name == name || f.otherName == name);
-    });
-    if (flag == flags().end())
+    const Flag *flag = findFlag(name);
+    if (!flag)
       throw UsageError(name.empty() || name[0] != '-' ? "'" + name + "' is no option: the prompt is given by -p"
                                                       : "the option '" + name + "' is unknown");
     if (flag->argument.empty() && value)

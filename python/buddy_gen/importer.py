@@ -17,6 +17,7 @@ from torch import fx
 from buddy_gen.capture import Cache, CapturedGraph, Input, Parameter
 from buddy_gen.errors import BuddyError
 from buddy_gen.lowering import Declined, find_rules
+from buddy_gen.lowering.attention import SCALE_BYTES
 from buddy_gen.lowering.context import CacheSlice, Context, constant_index, element_type
 from buddy_gen.lowering.stored import read_parameter
 from buddy_gen.parameters import StoredParameter, layer_parameter
@@ -33,18 +34,23 @@ class Offsets(Protocol):
         """Bytes from the data section's start."""
 
 
-CACHE_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+CACHE_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i8": torch.int8}
 """The element types of KV caches, by the names that a user gives."""
 
 
 @dataclass(frozen=True)
 class CacheShape:
-    """The shape of each KV cache; its capacity is known at run time only."""
+    """The shape of each KV cache; its capacity is known at run time only. A row of int8 ends with its scale, an f32."""
 
     layers: int
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
+
+    @property
+    def row(self) -> int:
+        """Elements of one row."""
+        return self.head_dim + (SCALE_BYTES if self.dtype == torch.int8 else 0)
 
 
 @dataclass(frozen=True)
@@ -251,7 +257,7 @@ class _Importer:
     def _cache_type(self) -> ir.Type:
         assert self.cache is not None
         dynamic = ir.ShapedType.get_dynamic_size()
-        shape = [self.cache.layers, self.cache.kv_heads, dynamic, self.cache.head_dim]
+        shape = [self.cache.layers, self.cache.kv_heads, dynamic, self.cache.row]
         return ir.RankedTensorType.get(shape, element_type(self.cache.dtype))
 
     def _scope(self, weights: ir.Value, caches: _Caches | None, values: dict[fx.Node, Any]) -> _Scope:

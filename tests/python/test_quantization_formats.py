@@ -119,7 +119,7 @@ def test_four_bits_come_close_to_a_brute_force_search(size: int) -> None:
     plain = np.rint((groups - low) / span * 15) * span / 15 + low
     best = np.array([_brute_force(group) for group in groups])
     assert np.sum(errors) < 1.12 * np.sum(best)
-    assert np.sum(errors) < 0.7 * np.sum((plain - groups) ** 2)
+    assert np.sum(errors) < 0.85 * np.sum((plain - groups) ** 2)
 
 
 def test_weights_on_a_grid_of_four_bits_lose_nothing() -> None:
@@ -201,6 +201,7 @@ def test_floats_in_panels(source: SafetensorsSource, form: Format) -> None:
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False, max_value=2.0**127, min_value=-(2.0**127)))
+@settings(deadline=None)
 def test_bf16_rounds_as_torch_does(value: float) -> None:
     import torch
 

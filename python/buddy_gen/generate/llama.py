@@ -12,28 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import fx
 
 from buddy_gen.capture import CapturedGraph, capture_llama
 from buddy_gen.errors import BuddyError
 from buddy_gen.generate.manifest import Manifest, generator_sources, sources_hash, write_if_changed
+from buddy_gen.generate.packing import packed_tensor
 from buddy_gen.generate.progress import Progress
 from buddy_gen.generate.vocabulary import Vocabulary, prepare_vocabulary
 from buddy_gen.importer import CACHE_DTYPES, CacheShape, ImportedModule, check_supported, import_graph
 from buddy_gen.models import open_model
 from buddy_gen.models.description import ModelDescription
-from buddy_gen.models.llama import EMBEDDING, HEAD, sizes_of
-from buddy_gen.parameters import SAFETENSORS_DTYPES, StoredParameter, collect_parameters
+from buddy_gen.models.llama import sizes_of
+from buddy_gen.parameters import StoredParameter, collect_parameters
 from buddy_gen.target import TARGETS, Target
 from buddy_gen.transforms.layers import NotIsomorphicError, Unit, schedule
 from buddy_gen.transforms.precision import Precision
 from buddy_gen.transforms.quantization import assign_formats
 from buddy_gen.version import version
-from buddy_gen.weights.packed import PackedTensor, WeightsLayout, WeightsMetadata, read_header, write_weights
-from buddy_gen.weights.storing import store_plain, store_weight, stored_type
+from buddy_gen.weights.packed import WeightsLayout, WeightsMetadata, read_header, write_weights
 
 Graph = tuple[CapturedGraph, Sequence[Unit]]
 
@@ -104,7 +102,9 @@ class LlamaGenerator:
         parameters = assign_formats(
             collect_parameters(graphs), self.precision, description.weights, description.tied_head
         )
-        layout = WeightsLayout([self._packed(description, stored) for stored in parameters])
+        layout = WeightsLayout(
+            [packed_tensor(description, stored, self.target.panel, self.precision) for stored in parameters]
+        )
         abi = self._abi(description, graphs, layout)
         with progress.step("Importing to MLIR"):
             modules, stems = self._import(description, graphs, parameters, layout, abi)
@@ -128,24 +128,6 @@ class LlamaGenerator:
 
     def _vocab_path(self) -> Path:
         return self.runtime_dir / f"{self.name}.vocab"
-
-    def _packed(self, description: ModelDescription, stored: StoredParameter) -> PackedTensor:
-        source, form, panel = description.weights, stored.format, self.target.panel
-        name = EMBEDDING if description.tied_head and stored.name == HEAD else stored.name
-
-        def produce() -> npt.NDArray[Any]:
-            if name.rpartition(".")[2] == "inv_freq":
-                return np.ascontiguousarray(description.rotary()[0], dtype=np.float32)
-            if stored.panels:
-                return store_weight(source, name, form, panel, keep=self.precision.dtype == "gguf")
-            return store_plain(source, name, form)
-
-        dtype = stored_type(form) if stored.dtype == torch.float32 else SAFETENSORS_DTYPES[stored.dtype]
-        if not stored.panels:
-            return PackedTensor(stored.name, dtype, stored.shape, None, produce)
-        rows, columns = stored.shape
-        layout = form.describe((rows, columns), panel)
-        return PackedTensor(stored.name, dtype, form.stored_shape((rows, columns), panel), layout, produce)
 
     def _abi(self, description: ModelDescription, graphs: Sequence[Graph], layout: WeightsLayout) -> str:
         """One hash over everything that program and weights must agree on."""

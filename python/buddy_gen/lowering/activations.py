@@ -8,10 +8,32 @@ from mlir.dialects import arith, math, tensor
 from buddy_gen.lowering.context import Context, Size, element_of, static_shape, tensor_type
 from buddy_gen.weights.formats import QUAD, Format
 
-__all__ = ["prepare_activations"]
+__all__ = ["int8_factor", "int8_of", "int8_scale", "largest_magnitude", "prepare_activations"]
 
 _LARGEST = 127.0
 _SMALLEST = 2.0**-100  # a group whose largest number is below this becomes zero: 127 / it would not be finite
+
+
+def largest_magnitude(value: ir.Value, most: ir.Value) -> ir.Value:
+    """The body of a reduction to the largest magnitude."""
+    return arith.maximumf(math.absf(value), most)
+
+
+def int8_factor(ctx: Context, most: ir.Value) -> ir.Value:
+    """What numbers of at most this magnitude are multiplied with to fill int8; 0 where all count as zero."""
+    f32 = ir.F32Type.get()
+    none = arith.cmpf(arith.CmpFPredicate.OLT, most, ctx.scalar(_SMALLEST, f32))
+    return arith.select(none, ctx.scalar(0, f32), arith.divf(ctx.scalar(_LARGEST, f32), most))
+
+
+def int8_scale(ctx: Context, most: ir.Value) -> ir.Value:
+    """What those integers are multiplied with to give the numbers back."""
+    return arith.divf(most, ctx.scalar(_LARGEST, ir.F32Type.get()))
+
+
+def int8_of(value: ir.Value, factor: ir.Value) -> ir.Value:
+    """The integer nearest to value * factor, the even one of two."""
+    return arith.fptosi(ir.IntegerType.get_signless(8), math.roundeven(arith.mulf(value, factor)))
 
 
 def prepare_activations(ctx: Context, x: ir.Value, rows: Size, form: Format | None) -> ir.Value:
@@ -63,27 +85,24 @@ def _quantised(ctx: Context, x: ir.Value, rows: Size, form: Format) -> ir.Value:
         ctx.filled(sizes[:2], f32, 0),
         [every, by_group],
         ["parallel"] * 2 + ["reduction"] * (rank - 2),
-        lambda value, most: arith.maximumf(math.absf(value), most),
+        largest_magnitude,
     )
     pair = ir.AffineMap.get_identity(2)
 
-    def inverse(most: ir.Value, _: ir.Value) -> ir.Value:
-        none = arith.cmpf(arith.CmpFPredicate.OLT, most, ctx.scalar(_SMALLEST, f32))
-        return arith.select(none, ctx.scalar(0, f32), arith.divf(ctx.scalar(_LARGEST, f32), most))
-
-    def rounded(value: ir.Value, factor: ir.Value, _: ir.Value) -> ir.Value:
-        return arith.fptosi(i8, math.roundeven(arith.mulf(value, factor)))
-
     parallel = ["parallel"] * rank
-    factors = ctx.generic([largest], ctx.empty(sizes[:2], f32), [pair, pair], ["parallel"] * 2, inverse)
+    factors = ctx.generic(
+        [largest], ctx.empty(sizes[:2], f32), [pair, pair], ["parallel"] * 2, lambda m, _: int8_factor(ctx, m)
+    )
     scales = ctx.generic(
         [largest],
         ctx.empty(sizes[:2], f32),
         [pair, pair],
         ["parallel"] * 2,
-        lambda most, _: arith.divf(most, ctx.scalar(_LARGEST, f32)),
+        lambda most, _: int8_scale(ctx, most),
     )
-    integers = ctx.generic([grouped, factors], ctx.empty(sizes, i8), [every, by_group, every], parallel, rounded)
+    integers = ctx.generic(
+        [grouped, factors], ctx.empty(sizes, i8), [every, by_group, every], parallel, lambda x, f, _: int8_of(x, f)
+    )
     values = ctx.generic(
         [integers, scales],
         ctx.empty(sizes, f32),

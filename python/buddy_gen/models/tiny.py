@@ -160,12 +160,14 @@ def write_tiny_gguf(
     from_hf_dir: Path,
     dtype: str = "f32",
     extra: Callable[[gguf.GGUFWriter], None] | None = None,
+    exceptions: Mapping[str, str] | None = None,
 ) -> Path:
     """Writes a Hugging Face folder as a GGUF file the way llama.cpp's converter does, and returns the file.
 
     `target` is the file or a folder. Q and K rows are permuted, llama3 rope scaling becomes `rope_freqs.weight`.
     `dtype` is that of the matrices: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0 or q5_1; rows that are no multiple of its
-    block are stored as f16. `extra` may add metadata (a tokenizer, end tokens).
+    block are stored as f16. `extra` may add metadata (a tokenizer, end tokens). `exceptions` gives some tensors, by
+    their Hugging Face names, a type of their own.
     """
     model = open_huggingface(Path(from_hf_dir))
     path = Path(target) / f"{model.name}-{dtype}.gguf" if Path(target).is_dir() else Path(target)
@@ -185,7 +187,7 @@ def write_tiny_gguf(
         linear = name.split(".")[-2]
         if linear in heads:
             data = permute_rows(data, heads[linear])
-        _add_tensor(writer, _gguf_name(name), data, dtype)
+        _add_tensor(writer, _gguf_name(name), data, (exceptions or {}).get(name, dtype))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -150,9 +150,13 @@ bool Session::feed(const std::int32_t *ids, std::size_t count, const std::functi
       return false;
     const std::size_t part = std::min(count, static_cast<std::size_t>(batch.size(1)));
     std::copy(ids, ids + part, batch.data());
-    evaluate(part);
+    const bool wantsEach = model::hasScore && receiveLogits && part > 1;
+    if (wantsEach)
+      evaluateEach(part);
+    else
+      evaluate(part);
     fed.insert(fed.end(), ids, ids + part);
-    if (receiveLogits)
+    if (receiveLogits && !wantsEach)
       receiveLogits(lastLogits.data());
     ids += part;
     count -= part;
@@ -180,4 +184,17 @@ void Session::evaluate(std::size_t count) {
   buddy_profile_begin(names, wholeCallRegion);
   run(&base, &ids, static_cast<std::int64_t>(fed.size()), &keys, &values, &lastLogits, &arena);
   buddy_profile_end(names, wholeCallRegion);
+}
+
+/// As evaluate, by way of the entry point score, whose logits of every token are received.
+void Session::evaluateEach(std::size_t count) {
+  const std::int64_t tokens = static_cast<std::int64_t>(count);
+  auto ids = MemRef<std::int64_t, 2>::view(batch.data(), {{1, tokens}});
+  auto each = MemRef<float, 3>::lazy({{1, tokens, model::vocabSize}});
+  auto room = MemRef<std::int8_t, 1>::lazy({{model::scoreArenaSize(tokens)}});
+  MemRef<model::CacheElement, 4> keys = elementsOf(kCache), values = elementsOf(vCache);
+  model::score(&base, &ids, static_cast<std::int64_t>(fed.size()), &keys, &values, &each, &room);
+  for (std::int64_t row = 0; row < tokens; ++row)
+    receiveLogits(each.data() + row * model::vocabSize);
+  std::copy_n(each.data() + (tokens - 1) * model::vocabSize, model::vocabSize, lastLogits.data());
 }

@@ -61,7 +61,7 @@ public:
   /// The logits (vocabulary) of the last token that was fed.
   const float *logits() const noexcept { return lastLogits.data(); }
 
-  /// Called with the logits after each evaluation.
+  /// Called with the logits after each evaluation; for each of its tokens where the model has the entry point score.
   void onLogits(std::function<void(const float *)> receiver) { receiveLogits = std::move(receiver); }
 
   std::int64_t vocabSize() const noexcept { return lastLogits.size(2); }
@@ -81,6 +81,7 @@ public:
 
 private:
   void evaluate(std::size_t count);
+  void evaluateEach(std::size_t count);
 
   Weights weights;
   MemRef<std::int8_t, 1> base;

@@ -12,14 +12,25 @@ if(BUDDY_PACKAGE_PATH)
 endif()
 list(APPEND BUDDY_GENERATE "${BUDDY_PYTHON}" -m buddy_gen.generate)
 
-# buddy_add_model(<name> MODEL path [DTYPE f32] [TARGET native] [DIALECT_PRIORITY linalg tosa]
-#                 [ENTRY_POINTS prefill decode] [RUNTIME_DIR dir])
+# buddy_add_model(<name> MODEL path [DTYPE f32] [GROUP 64] [KV_DTYPE f32] [TARGET native]
+#                 [DIALECT_PRIORITY linalg tosa] [ENTRY_POINTS prefill decode] [RUNTIME_DIR dir])
+#
+# DTYPE: f32, f16, bf16, w8a32, w8a8, w4a32, w4a8 or gguf. GROUP: int8 weights that share a scale: 32, 64, 128, channel.
+# KV_DTYPE: f32, f16, bf16 or i8; by default that of a float DTYPE, f16 otherwise (docs/quantization.md).
 #
 # Imports a model and makes the interface library buddy_model_<name>: its objects, the folder of <name>_config.h, and a
 # dependency on <name>.weights.safetensors and <name>.vocab, which stand in RUNTIME_DIR (default:
 # CMAKE_RUNTIME_OUTPUT_DIRECTORY). A model that changed, or a changed importer, is imported again by the next build.
 function(buddy_add_model name)
-  set(options DTYPE TARGET RUNTIME_DIR MODEL)
+  set(
+    options
+    DTYPE
+    GROUP
+    KV_DTYPE
+    TARGET
+    RUNTIME_DIR
+    MODEL
+  )
   cmake_parse_arguments(PARSE_ARGV 1 ARG "" "${options}" "DIALECT_PRIORITY;ENTRY_POINTS")
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_MODEL)
     message(
@@ -50,11 +61,18 @@ function(buddy_add_model name)
   endif()
   list(JOIN ARG_DIALECT_PRIORITY "," ARG_DIALECT_PRIORITY)
   list(JOIN ARG_ENTRY_POINTS "," ARG_ENTRY_POINTS)
+  set(precision --dtype "${ARG_DTYPE}")
+  if(ARG_GROUP)
+    list(APPEND precision --group "${ARG_GROUP}")
+  endif()
+  if(ARG_KV_DTYPE)
+    list(APPEND precision --kv-dtype "${ARG_KV_DTYPE}")
+  endif()
   set(output_dir "${CMAKE_CURRENT_BINARY_DIR}/${name}")
   execute_process(
     COMMAND
       ${BUDDY_GENERATE} --name "${name}" --model "${ARG_MODEL}" --output-dir "${output_dir}" --runtime-dir
-      "${ARG_RUNTIME_DIR}" --target "${ARG_TARGET}" --dtype "${ARG_DTYPE}" --dialect-priority "${ARG_DIALECT_PRIORITY}"
+      "${ARG_RUNTIME_DIR}" --target "${ARG_TARGET}" ${precision} --dialect-priority "${ARG_DIALECT_PRIORITY}"
       --entry-points "${ARG_ENTRY_POINTS}"
     RESULT_VARIABLE result
     ERROR_VARIABLE errors

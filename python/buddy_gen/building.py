@@ -42,8 +42,11 @@ buddy_add_model(
   llama
   MODEL "${MODEL}"
   DTYPE "${DTYPE}"
+  GROUP "${GROUP}"
+  KV_DTYPE "${KV_DTYPE}"
   TARGET "${TARGET}"
   DIALECT_PRIORITY ${DIALECT_PRIORITY}
+  ENTRY_POINTS ${ENTRY_POINTS}
   RUNTIME_DIR "${RUNTIME_DIR}"
 )
 buddy_add_llama_app(buddy-llama-run MODEL llama)
@@ -53,12 +56,15 @@ buddy_add_llama_library(buddy-llama-library MODEL llama)
 
 @dataclass(frozen=True)
 class Options:
-    """What decides about the code of a build; the cache is keyed by it."""
+    """What decides about the code of a build; the cache is keyed by it. An empty text is the generator's default."""
 
     model: str
     target: str
     dtype: str
     dialect_priority: str
+    group: str = ""
+    kv_dtype: str = ""
+    entry_points: str = "prefill,decode"
 
     def work_dir(self) -> Path:
         """The folder, in the cache, where this model is built with these options."""
@@ -251,6 +257,9 @@ def _build(options: Options, tools: _Tools, output: Path, quiet: bool, to_stderr
                 "CMAKE_BUILD_TYPE": "Release",
                 "MODEL": options.model,
                 "DTYPE": options.dtype,
+                "GROUP": options.group,
+                "KV_DTYPE": options.kv_dtype,
+                "ENTRY_POINTS": options.entry_points.replace(",", ";"),
                 "TARGET": options.target,
                 "DIALECT_PRIORITY": options.dialect_priority.replace(",", ";"),
                 "RUNTIME_DIR": output,

@@ -13,7 +13,7 @@ import typer
 
 from buddy_gen.bench.command import bench_command
 from buddy_gen.building import PACKAGE, PROGRAM, Options, build_model, find_cmake_dir, resolve_model
-from buddy_gen.choices import DIALECTS, DTYPES
+from buddy_gen.choices import DEFAULT_GROUP, DIALECTS, DTYPES, GROUPS, KV_DTYPES
 from buddy_gen.errors import BuddyError
 from buddy_gen.target import TARGETS
 from buddy_gen.version import version
@@ -47,7 +47,21 @@ Dtype = Annotated[
     str,
     typer.Option(
         callback=lambda value: _one_of(DTYPES, "dtype")(value),
-        help="Element type of the weights and the arithmetic.",
+        help=f"How weights are stored and multiplied: {', '.join(DTYPES)}.",
+    ),
+]
+Group = Annotated[
+    str,
+    typer.Option(
+        callback=lambda value: value and _one_of(GROUPS, "group")(value),
+        help=f"How many int8 weights share a scale: {', '.join(GROUPS)} (default: {DEFAULT_GROUP}).",
+    ),
+]
+KvDtype = Annotated[
+    str,
+    typer.Option(
+        callback=lambda value: value and _one_of(KV_DTYPES, "KV cache type")(value),
+        help=f"Type of the KV caches: {', '.join(KV_DTYPES)} (default: a float dtype's own, else f16).",
     ),
 ]
 Priority = Annotated[
@@ -97,6 +111,7 @@ def _main(
         "buddy build smollm2 -o smollm2              the default model",
         "buddy build Llama-3.2-1B -o llama           a Hugging Face folder",
         "buddy build model.gguf -o out --target x86-64-v3",
+        "buddy build smollm2 -o small --dtype w8a8   int8 weights and activations",
         "buddy build smollm2 -o out --json           what was made, as JSON on stdout",
     )
 )
@@ -105,12 +120,16 @@ def build(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder that gets the program and its files.")],
     target: Target = "native",
     dtype: Dtype = "f32",
+    group: Group = "",
+    kv_dtype: KvDtype = "",
+    score: Annotated[bool, typer.Option("--score", help="Add what makes `buddy eval` fast.")] = False,
     dialect_priority: Priority = "linalg,tosa",
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; progress goes to stderr.")] = False,
 ) -> None:
     """Compile MODEL into a folder that runs as it is."""
-    options = Options(resolve_model(model), target, dtype, dialect_priority)
+    entries = "prefill,decode,score" if score else "prefill,decode"
+    options = Options(resolve_model(model), target, dtype, dialect_priority, group, kv_dtype, entries)
     result = build_model(options, output.absolute(), quiet, to_stderr=as_json)
     if as_json:
         print(json.dumps(result))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
 import pytest
 from toy_model import Program, greedy, programs, random_table, template_ids, write_model
 
@@ -67,9 +68,14 @@ class Terminal:
         os.write(self.main, keys.encode() if isinstance(keys, str) else keys)
         return self
 
+    def display(self) -> list[str]:
+        """The rows of the screen; a wide character is one."""
+        rows = [self.screen.buffer[y] for y in range(ROWS)]
+        return ["".join(row[x].data for x in range(COLUMNS)) for row in rows]
+
     def lines(self) -> list[str]:
         """The rows of the screen, without what is blank at their ends."""
-        return [row.rstrip() for row in "\n".join(self.screen.display).rstrip().split("\n")]
+        return [row.rstrip() for row in "\n".join(self.display()).rstrip().split("\n")]
 
     def wait(self, condition: Callable[[], bool], what: str) -> Terminal:
         """Reads what the program writes until something is so."""
@@ -151,6 +157,72 @@ def terminal(toy: Program) -> Iterator[Terminal]:
 def test_keys(terminal: Terminal, keys: str, sent: str) -> None:
     """What is sent after some keys: the model's answer depends on every byte of it."""
     terminal.type(keys + "\r").answer_to(sent)
+
+
+def apply(key: str, text: list[str], at: int) -> tuple[list[str], int]:
+    """A key's effect on a text of single characters, by the description of the keys in docs/cli.md."""
+    before, behind = text[:at], text[at:]
+    if key == LEFT:
+        return text, max(at - 1, 0)
+    if key == RIGHT:
+        return text, min(at + 1, len(text))
+    if key == HOME:
+        return text, 0
+    if key == END_KEY:
+        return text, len(text)
+    if key == "\x7f":
+        return before[:-1] + behind, max(at - 1, 0)
+    if key == DELETE:
+        return before + behind[1:], at
+    if key == control("K"):
+        return before, at
+    if key == control("U"):
+        return behind, 0
+    if key == control("W"):
+        kept = list("".join(before).rstrip(" "))
+        while kept and kept[-1] != " ":
+            kept.pop()
+        return kept + behind, len(kept)
+    return [*before, key, *behind], at + 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_keys(terminal: Terminal, seed: int) -> None:
+    """The screen shows the text in rows without a gap, and the cursor before the right character, after any keys."""
+    random = np.random.default_rng(seed)
+    erasing = [control("K"), control("U")]
+    editing = [LEFT, RIGHT, HOME, END_KEY, "\x7f", DELETE, control("W")]
+    text: list[str] = []
+    at = 0
+    for _ in range(40):
+        keys = []
+        for _ in range(int(random.integers(1, 12))):
+            kind = random.integers(0, 100)
+            choices = (
+                erasing if kind < 2 else editing if kind < 35 else ["中", "é", "한", "ж", "😀"] if kind < 60 else "ab c"
+            )
+            keys.append(str(random.choice(list(choices))))
+        terminal.type("".join(keys))
+        for key in keys:
+            text, at = apply(key, text, at)
+        rows, row, column, cursor = [["> "]], 0, 2, (0, 2)
+        for index, character in enumerate([*text, ""]):
+            width = 2 if character in ("中", "한", "😀") else 1
+            if column + width > COLUMNS:
+                rows.append([])
+                row, column = row + 1, 0
+            if index == at:
+                cursor = (row, column)
+            rows[-1].append(character)
+            column += width
+        shown = ["".join(characters).rstrip() for characters in rows]
+        terminal.wait(
+            lambda cursor=cursor, shown=shown: (  # type: ignore[misc]
+                (terminal.screen.cursor.y, terminal.screen.cursor.x) == cursor
+                and [line.rstrip() for line in terminal.display()[: len(shown)]] == shown
+            ),
+            f"{cursor} in {shown}",
+        )
 
 
 def test_history(terminal: Terminal) -> None:

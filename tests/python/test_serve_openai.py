@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from toy_model import CHAT_TEMPLATE, END, START, follow, greedy, random_table, t
 from toy_server import MODEL, Running, serving, toy_folder, until
 
 from buddy_gen.serve.library import LibraryEngine
+from buddy_gen.tokenizers import write_vocab
 
 pytestmark = pytest.mark.slow  # compiles the toy library
 
@@ -178,6 +180,19 @@ def test_penalties_reach_the_sampler(client: OpenAI) -> None:
             break
     fined = client.completions.create(**request, frequency_penalty=2, presence_penalty=1.5).choices[0].text
     assert fined == decoded(ids[2:]) != plain
+
+
+def test_t12_every_declared_end_id_ends_an_answer(tmp_path: Path) -> None:
+    library = toy_folder(tmp_path, TABLE)
+    for ends in ([END], [END, ord("!")], [ord("!"), END, 0xF0]):
+        spec = replace(toy_model.toy_spec(), end_ids=ends)
+        write_vocab(tmp_path / "toy.vocab", spec, abi=toy_model.ABI, model_id=toy_model.MODEL_ID)
+        engine = LibraryEngine(library)
+        with serving(engine) as running, running.openai() as own:
+            answer = own.completions.create(prompt="Hello,", max_tokens=11, **GREEDY).choices[0]
+        engine.close()
+        assert answer.text.startswith({1: "你 🙂é!", 2: "你 🙂é", 3: "你 "}[len(ends)])
+        assert (answer.finish_reason == "stop" and "!" not in answer.text) or len(ends) == 1
 
 
 def test_contexts(client: OpenAI) -> None:

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 _ROOT = Path(__file__).resolve().parents[2]
 _ROLES = {"system": 0, "user": 1, "assistant": 2}
 ABI, MODEL_ID = "a" * 64, "0123456789abcdef" * 4
@@ -78,8 +80,8 @@ class TextTool:
     """A running text-tool with a vocabulary."""
 
     def __init__(self, vocab: Path | None = None, executable: Path | None = None) -> None:
-        command = [executable or program()]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._executable = executable or program()
+        self.process = subprocess.Popen([self._executable], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         if vocab is not None:
             self.load(vocab)
 
@@ -95,6 +97,16 @@ class TextTool:
 
     def __exit__(self, *_: object) -> None:
         assert self.close() == 0
+
+    @property
+    def patience(self) -> float:
+        """The seconds that a megabyte may take; the sanitizers make it slower."""
+        return 10 if b"__asan_init" in self._executable.read_bytes() else 1
+
+    def cpu_seconds(self) -> float:
+        """The processor's time that the program has taken so far."""
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
 
     def ask(self, request: bytes) -> bytes:
         assert self.process.stdin and self.process.stdout

@@ -31,6 +31,8 @@ def test_json(profiled: Program) -> None:
     assert slow["gigabytes_per_second"] == pytest.approx(2e6 * 4 / slow["seconds"] / 1e9, rel=0.01)
     assert [region["name"] for region in prefill["regions"]] == ["layers.*.mlp/linear", "embed/embedding"]
     assert "bytes_per_call" not in prefill["regions"][0]
+    alone = profiled.run("-p", "abc", "-n", "1", "--json", "--profile").json["profile"]
+    assert [entry["entry"] for entry in alone] == ["prefill"]  # what was not called is left out
     assert "profile" not in profiled.run("-p", "abc", "-n", "1", "--json").json
 
 
@@ -54,7 +56,7 @@ def test_chat(profiled: Program) -> None:
 
 def test_programs_without_profiling_say_so(tmp_path: Path) -> None:
     toy = Program(programs() / "run-toy", write_model(tmp_path, TABLE))
-    toy.run("-p", "a", "--profile").fails(1, "without profiling", "profile=true")
+    toy.run("-p", "a", "--profile").fails(1, "without profiling", "profile=false")
 
 
 @pytest.mark.parametrize("prompt", ["a", "abcdefgh"])

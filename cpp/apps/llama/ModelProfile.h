@@ -12,12 +12,14 @@
 extern "C" {
 [[gnu::weak]] extern const char BUDDY_PROFILE_NAMES(BUDDY_MODEL, _prefill)[];
 [[gnu::weak]] extern const char BUDDY_PROFILE_NAMES(BUDDY_MODEL, _decode)[];
+[[gnu::weak]] extern const char BUDDY_PROFILE_NAMES(BUDDY_MODEL, _score)[];
 }
 
 namespace buddy::llama {
 
 inline const char *prefillProfileNames() noexcept { return BUDDY_PROFILE_NAMES(BUDDY_MODEL, _prefill); }
 inline const char *decodeProfileNames() noexcept { return BUDDY_PROFILE_NAMES(BUDDY_MODEL, _decode); }
+inline const char *scoreProfileNames() noexcept { return BUDDY_PROFILE_NAMES(BUDDY_MODEL, _score); }
 
 } // namespace buddy::llama
 

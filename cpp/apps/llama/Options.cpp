@@ -216,8 +216,7 @@ static const std::vector<Section> &sections() {
                 throw UsageError("--dump-logits takes the name of a file, not an empty one");
               o.logitsFile = v;
             }},
-           {"--profile", "", "", "tell the time of each kernel (for programs that were built with profiling)",
-            [](Options &o, View, Value) { o.profile = true; }},
+           {"--profile", "", "", "tell the time of each kernel", [](Options &o, View, Value) { o.profile = true; }},
            {"-q", "--quiet", "", "no statistics", [](Options &o, View, Value) { o.quiet = true; }},
            {"--version", "", "", "say what this program is", [](Options &o, View, Value) { o.version = true; }},
            {"-h", "--help", "", "this text", [](Options &o, View, Value) { o.help = true; }},

@@ -37,7 +37,7 @@ static KernelTime kernelOf(std::string_view line) {
 EntryProfile llama::profileOfEntry(std::string entry, const char *names) {
   EntryProfile profile;
   profile.entry = std::move(entry);
-  const std::vector<std::string_view> lines = linesOf(names);
+  const std::vector<std::string_view> lines = linesOf(names ? names : "");
   for (const RegionTime &time : profileOf(names)) {
     if (time.region == wholeCallRegion) {
       profile.calls = time.calls;
@@ -85,8 +85,6 @@ static std::string rowText(const KernelTime &kernel, const EntryProfile &profile
 std::string llama::profileTable(const std::vector<EntryProfile> &profiles) {
   std::string text;
   for (const EntryProfile &profile : profiles) {
-    if (profile.calls == 0)
-      continue;
     char title[160];
     std::snprintf(title, sizeof title, ": %" PRId64 " calls, %.2f ms\n", profile.calls, profile.seconds * 1e3);
     const bool withRates = std::any_of(profile.kernels.begin(), profile.kernels.end(),

@@ -31,8 +31,8 @@ struct EntryProfile {
   std::vector<KernelTime> kernels; // those that took longest first
 };
 
-/// Reads what the run time measured of a module. A line of `names` is a region's name, and behind a tab, if there is
-/// one, the bytes that it reads at each call.
+/// Reads what the run time measured of a module; nothing was of one that is not there (null). A line of `names` is a
+/// region's name, and behind a tab, if there is one, the bytes that it reads at each call.
 EntryProfile profileOfEntry(std::string entry, const char *names);
 
 /// A table for people, and the same as JSON.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <utility>
 
 #include <sys/resource.h>
 
@@ -58,16 +59,22 @@ static std::vector<JsonObject> logProbabilitiesJson(const Answer &answer, const 
 }
 
 static std::vector<EntryProfile> takeProfiles() {
-  std::vector<EntryProfile> profiles = {profileOfEntry("prefill", prefillProfileNames()),
-                                        profileOfEntry("decode", decodeProfileNames())};
+  std::vector<EntryProfile> profiles;
+  const std::pair<const char *, const char *> entries[] = {
+      {"prefill", prefillProfileNames()}, {"decode", decodeProfileNames()}, {"score", scoreProfileNames()}};
+  for (const auto &[entry, names] : entries) {
+    EntryProfile profile = profileOfEntry(entry, names);
+    if (profile.calls > 0)
+      profiles.push_back(std::move(profile));
+  }
   clearProfile();
   return profiles;
 }
 
 void llama::requireProfiling() {
   if (!prefillProfileNames() || !decodeProfileNames())
-    throw Error("this program's model was compiled without profiling: leave out --profile, or compile its modules with "
-                "buddy-opt --buddy-lower-to-llvm=profile=true");
+    throw Error("this program's model was compiled without profiling: leave out --profile, or build it again without "
+                "the pipeline option profile=false");
 }
 
 std::string llama::profileText() { return profileTable(takeProfiles()); }

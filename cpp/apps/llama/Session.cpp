@@ -193,7 +193,9 @@ void Session::evaluateEach(std::size_t count) {
   auto each = MemRef<float, 3>::lazy({{1, tokens, model::vocabSize}});
   auto room = MemRef<std::int8_t, 1>::lazy({{model::scoreArenaSize(tokens)}});
   MemRef<model::CacheElement, 4> keys = elementsOf(kCache), values = elementsOf(vCache);
+  buddy_profile_begin(scoreProfileNames(), wholeCallRegion);
   model::score(&base, &ids, static_cast<std::int64_t>(fed.size()), &keys, &values, &each, &room);
+  buddy_profile_end(scoreProfileNames(), wholeCallRegion);
   for (std::int64_t row = 0; row < tokens; ++row)
     receiveLogits(each.data() + row * model::vocabSize);
   std::copy_n(each.data() + (tokens - 1) * model::vocabSize, model::vocabSize, lastLogits.data());

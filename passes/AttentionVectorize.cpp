@@ -368,7 +368,7 @@ private:
     int64_t lineElements = lineBits / cast<MemRefType>(cache.getType()).getElementTypeBitWidth();
     for (int64_t offset = 0; offset < att.headDim; offset += lineElements)
       memref::PrefetchOp::create(b, loc, cache, ValueRange{att.layer, kvHead, place, index(offset)}, /*isWrite=*/false,
-                                 /*localityHint=*/3, /*isDataCache=*/true);
+                                 /*localityHint=*/2, /*isDataCache=*/true);
   }
 
   /// A full vector of which only the first `left` elements are read; zeros past them.

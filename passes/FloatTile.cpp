@@ -133,14 +133,24 @@ private:
           vector::LoadOp::create(b, loc, loaded, contraction.w, ValueRange{panel, k, constant((first + v) * lanes())});
       columns.push_back(loaded == vectorType ? column : arith::ExtFOp::create(b, loc, vectorType, column));
     }
-    if (rows > 1 && first == 0)
-      prefetch(panel, k);
+    if (first == 0)
+      rows == 1 ? prefetchStream(panel, k) : prefetch(panel, k);
     for (int64_t r = 0; r < rows; ++r) {
       Value scalar = memref::LoadOp::create(b, loc, contraction.a, ValueRange{add(row, r), k});
       Value broadcast = vector::BroadcastOp::create(b, loc, vectorType, scalar);
       for (int64_t v = 0; v < group; ++v)
         sums[r * group + v] = vector::FMAOp::create(b, loc, broadcast, columns[v], sums[r * group + v]);
     }
+  }
+
+  /// A single row reads one long stream. Without a hint only as many loads are in flight as a core can wait for, which
+  /// is less than memory gives. One line of a panel's row is enough: the hardware fetches its neighbour.
+  void prefetchStream(Value panel, Value k) {
+    constexpr int64_t distanceBytes = 4096;
+    int64_t rowBytes = contraction.panelWidth() * weightElement.getIntOrFloatBitWidth() / 8;
+    Value row = add(k, std::max<int64_t>(1, distanceBytes / rowBytes));
+    memref::PrefetchOp::create(b, loc, contraction.w, ValueRange{panel, row, constant(0)}, /*isWrite=*/false,
+                               /*localityHint=*/2, /*isDataCache=*/true);
   }
 
   /// Several tiles that go over a panel share the fetching of the next one; a tile that is alone reads ahead in its
@@ -155,7 +165,7 @@ private:
   }
 
   /// A tile computes for longer than it loads, so that the hardware by itself sees too few loads ahead to hide memory's
-  /// latency. (A single row loads fast enough.)
+  /// latency.
   void prefetch(Value panel, Value k) {
     constexpr int64_t lineBytes = 64;
     int64_t lineElements = std::max<int64_t>(1, lineBytes * 8 / weightElement.getIntOrFloatBitWidth());

@@ -37,7 +37,7 @@ public:
 
   void emit() {
     for (Member &member : members)
-      member.kernel->prepare(b, loc);
+      member.kernel->prepare(b, member.contraction.op.getLoc());
     int64_t staticRows = members.front().contraction.staticRows();
     Value panels = panelsOf(members.front());
     for (const Member &member : llvm::drop_begin(members))

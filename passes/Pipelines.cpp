@@ -83,6 +83,8 @@ void addLoopPasses(OpPassManager &pm, const PipelineOptions &options) {
 
 /// Loops -> the LLVM dialect, with parallel loops as OpenMP.
 void addLLVMPasses(OpPassManager &pm) {
+  // Conversions from and to bf16 become integer arithmetic: not every compiler's library has them as functions.
+  add(pm, "arith-expand{include-bf16=true}");
   // Without the canonicalisation an alloca_scope with several blocks would not lower.
   add(pm, "convert-scf-to-openmp,canonicalize,convert-vector-to-scf,expand-strided-metadata,lower-affine");
   add(pm, "convert-math-to-llvm,convert-math-to-libm,finalize-memref-to-llvm,convert-scf-to-cf");

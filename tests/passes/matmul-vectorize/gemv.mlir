@@ -7,7 +7,8 @@
 // CHECK-NOT: linalg.fill
 // CHECK: scf.parallel (%[[P:.*]]) = (%{{.*}}) to (%{{.*}})
 // CHECK: scf.for %[[K:.*]] = %{{.*}} to %{{.*}} step %{{.*}} iter_args(
-// CHECK-COUNT-8: vector.load %[[W]][%[[P]], %{{.*}}, %{{.*}}] : memref<36x576x16xf32>, vector<8xf32>
+// CHECK: memref.prefetch %[[W]][%[[P]], %{{.*}}, %c0], read, locality<2>, data
+// CHECK-COUNT-6: vector.load %[[W]][%[[P]], %{{.*}}, %{{.*}}] : memref<36x576x16xf32>, vector<8xf32>
 // CHECK-NOT: vector.load
 // CHECK: scf.yield
 // CHECK-COUNT-6: arith.addf

@@ -96,14 +96,14 @@ class Terminal:
         """Waits until the cursor is there."""
         return self.wait(lambda: (self.screen.cursor.y, self.screen.cursor.x) == (row, column), f"{(row, column)}")
 
-    def answer_to(self, *said: str) -> Terminal:
+    def answer_to(self, *said: str, last: str = ">") -> Terminal:
         """Waits for the answer to the last of what was said, and checks it by the model's rule."""
         messages = []
         for question in said:
             messages.append(("user", question))
             text = bytes(greedy(TABLE, template_ids(messages), 4)).decode()
             messages.append(("assistant", text))
-        return self.wait(lambda: self.lines()[-2:] == [text, ">"], repr(text))
+        return self.wait(lambda: self.lines()[-2:] == [text, last], repr(text))
 
     def ends(self, code: int = 0) -> None:
         assert self.process.wait(timeout=10) == code
@@ -305,6 +305,17 @@ def test_interrupt_stops_the_answer(tmp_path: Path) -> None:
         terminal.type("/stats\r").wait(lambda: "1 turn" in "".join(terminal.lines()), "statistics")
         assert before < 1000
         terminal.until(">").type(control("D")).ends()
+
+
+def test_what_is_typed_ahead_is_kept(tmp_path: Path) -> None:
+    """While an answer is made; the terminal is then in its own mode."""
+    slow = Program(programs() / "run-toy", write_model(tmp_path, TABLE, delay_ms=40))
+    with Terminal(slow) as terminal:
+        terminal.type("x\r")
+        time.sleep(0.1)
+        terminal.type("second\rthi").answer_to("x", "second", last="> thi").type("rd\r").answer_to(
+            "x", "second", "third"
+        )
 
 
 def test_suspend_and_resume(toy: Program, tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ public:
   explicit Questions(const Options &options) : prompts(isatty(STDIN_FILENO) && !options.json) {
     if (options.prompt || options.promptFile)
       first = readPrompt(options);
+    if (prompts && !options.quiet)
+      tell("(/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the chat)");
     if (prompts && canEditLines(STDIN_FILENO, STDOUT_FILENO))
       editor.emplace(STDIN_FILENO, STDOUT_FILENO, promptText, promptStyle);
   }
@@ -193,7 +195,7 @@ private:
          "/system TEXT  set the system message; without TEXT, take it away\n"
          "/quit         end the chat, as Ctrl-D does\n"
          "/help         this list\n"
-         "Two slashes begin a line that is no command. Ctrl-C stops an answer.");
+         "Two slashes begin a line that is no command. Alt-Enter begins a new line. Ctrl-C stops an answer.");
   }
 
   Session &session;

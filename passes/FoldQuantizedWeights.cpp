@@ -10,6 +10,7 @@
 #include "mlir/Dialect/Affine/IR/AffineOps.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Linalg/IR/Linalg.h"
+#include "mlir/Dialect/Linalg/Transforms/Transforms.h"
 #include "mlir/Dialect/MemRef/Transforms/Transforms.h"
 #include "mlir/Dialect/Tensor/IR/Tensor.h"
 #include "mlir/Dialect/Utils/StructuredOpsUtils.h"
@@ -267,6 +268,22 @@ struct FoldIntoExtract : OpRewritePattern<tensor::ExtractOp> {
   }
 };
 
+/// The loops over quads and places in them, where an op goes through both (and the halves) in the order of memory:
+/// (m, g, q, r) -> (m, g, k). A loop over four places would be too short for vectors.
+SmallVector<ReassociationIndices> quadLoops(linalg::LinalgOp op) {
+  SmallVector<int64_t> extents = op.getStaticLoopRanges();
+  SmallVector<utils::IteratorType> kinds = op.getIteratorTypesArray();
+  int64_t last = static_cast<int64_t>(extents.size()) - 1;
+  if (last < 2 || extents[last] != 4 || op.getNumDpsInputs() == 0)
+    return {};
+  ReassociationIndices loops = {last};
+  for (int64_t loop = last - 1; loop > 1 && kinds[loop] == kinds[last] && !ShapedType::isDynamic(extents[loop]); --loop)
+    loops.insert(loops.begin(), loop);
+  if (loops.size() < 2 || !linalg::areDimSequencesPreserved(op.getIndexingMapsArray(), {loops}))
+    return {};
+  return {loops};
+}
+
 struct FoldQuantizedWeights : buddy::impl::FoldQuantizedWeightsBase<FoldQuantizedWeights> {
   void runOnOperation() override {
     MLIRContext *context = &getContext();
@@ -278,6 +295,13 @@ struct FoldQuantizedWeights : buddy::impl::FoldQuantizedWeightsBase<FoldQuantize
     // A size that is asked of a dequantised tensor would keep it.
     memref::populateResolveRankedShapedTypeResultDimsPatterns(patterns);
     if (failed(applyPatternsGreedily(getOperation(), std::move(patterns))))
+      return signalPassFailure();
+    // What computes the activations' integers, once the contractions have them as they are.
+    RewritePatternSet collapsing(context);
+    linalg::populateCollapseDimensions(collapsing, quadLoops);
+    tensor::CollapseShapeOp::getCanonicalizationPatterns(collapsing, context);
+    tensor::ExpandShapeOp::getCanonicalizationPatterns(collapsing, context);
+    if (failed(applyPatternsGreedily(getOperation(), std::move(collapsing))))
       signalPassFailure();
   }
 };

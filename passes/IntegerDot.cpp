@@ -84,6 +84,8 @@ public:
             {part(12), 1, QuadWord::odds}};
   }
 
+  int64_t factorsPerQuad() const override { return nibbles ? 4 : 2; }
+
   Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
     Value product = arith::MulIOp::create(b, loc, weights, asPairs(b, loc, word));
     return sum ? Value(arith::AddIOp::create(b, loc, sum, product)) : product;
@@ -112,6 +114,8 @@ public:
   SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
     return nibbles ? nibbleBytes(b, loc, bytes) : bytePairs(b, loc, bytes);
   }
+
+  int64_t factorsPerQuad() const override { return 2; }
 
   Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
     Value product = nibbles ? call(b, loc, byteProduct(), vectorOf(b, 2 * lanes, 16), {weights, asBytes(b, loc, word)})
@@ -156,6 +160,9 @@ public:
 
   int64_t bias() const override { return nibbles ? 0 : 128; }
 
+  int64_t factorsPerQuad() const override { return nibbles ? 2 : 1; }
+  bool isFused() const override { return true; }
+
   Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
     std::string name = ("llvm.x86.avx512.vpdpbusd." + Twine(32 * lanes)).str();
     return call(b, loc, name, sum.getType(), {sum, weights, asBytes(b, loc, word)});
@@ -172,6 +179,9 @@ public:
       return nibbleBytes(b, loc, bytes);
     return {{bytes, 0, QuadWord::bytes}};
   }
+
+  int64_t factorsPerQuad() const override { return nibbles ? 2 : 1; }
+  bool isFused() const override { return true; }
 
   Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
     return call(b, loc, "llvm.aarch64.neon.sdot.v4i32.v16i8", sum.getType(), {sum, weights, asBytes(b, loc, word)});

@@ -39,13 +39,18 @@ public:
 
   /// The factors of a vector of stored bytes, 4 x lanes of i8. The weights in them are too large by `bias`.
   virtual SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const = 0;
+  virtual int64_t factorsPerQuad() const = 0;
   virtual int64_t bias() const { return 0; }
 
   /// sum + the products of one factor. `word` is its activations, lanes of i32. `sum` is null for none, if sums are
   /// narrow.
   virtual Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const = 0;
 
-  /// How many factors a narrow sum holds before it must be widened; 0: sums are lanes of i32 from the start.
+  /// Whether one instruction multiplies and adds.
+  virtual bool isFused() const { return false; }
+
+  /// How many factors a narrow sum holds before it must be widened, at least those of a quad; 0: sums are lanes of i32
+  /// from the start.
   virtual int64_t narrowCapacity() const { return 0; }
   virtual Value widen(OpBuilder &b, Location loc, Value narrow) const { return narrow; }
 

@@ -181,43 +181,49 @@ private:
                                   : splat(type, b.getZeroAttr(type.getElementType()));
       products.append(columns, start);
     }
-    int64_t quads = contraction.quads(), halves = contraction.halves();
-    int64_t perQuad = tile.rows * columns * halves * (dot ? 1 : 4);
-    int64_t unroll = std::clamp<int64_t>(longestUnrolled / perQuad, 1, quads);
-    int64_t looped = unroll == quads ? 0 : quads - quads % unroll;
-    if (looped != 0)
-      products = loop(looped, unroll, products, [&](Value quad, MutableArrayRef<Value> carried) {
-        addQuads(tile, group, quad, unroll, carried);
-      });
-    if (looped != quads)
-      addQuads(tile, group, constant(looped), quads - looped, products);
+    int64_t quads = contraction.quads();
+    if (!dot || dot->narrowCapacity() < quads * dot->factorsPerQuad()) {
+      addQuads(tile, group, products);
+      return products;
+    }
+    // Narrow sums hold a whole group.
+    auto narrowType = VectorType::get(2 * lanes, b.getI16Type());
+    SmallVector<Value> narrow(products.size(), splat(narrowType, b.getI16IntegerAttr(0)));
+    addQuads(tile, group, narrow);
+    for (auto [product, sum] : llvm::zip_equal(products, narrow))
+      product = arith::AddIOp::create(b, loc, product, dot->widen(b, loc, sum));
     return products;
   }
 
-  void addQuads(const Tile &tile, Value group, Value quad, int64_t count, MutableArrayRef<Value> products) {
-    if (!dot) {
-      for (int64_t i = 0; i < count; ++i)
-        addQuadOfFloats(tile, group, add(quad, i), products);
-      return;
-    }
-    SmallVector<Value> narrow(products.size());
-    int64_t held = 0, capacity = dot->narrowCapacity();
-    auto widen = [&] {
-      for (auto [product, part] : llvm::zip_equal(products, narrow)) {
-        product = arith::AddIOp::create(b, loc, product, dot->widen(b, loc, part));
-        part = {};
-      }
-      held = 0;
-    };
-    MutableArrayRef<Value> sums = capacity == 0 ? products : MutableArrayRef(narrow);
-    for (int64_t i = 0; i < count; ++i)
-      for (const SmallVector<QuadFactor> &factors : weightFactors(tile, group, add(quad, i))) {
-        multiplyAdd(tile, group, add(quad, i), factors, sums);
-        if (capacity != 0 && ++held == capacity)
-          widen();
-      }
-    if (held != 0)
-      widen();
+  /// sums += the products of all quads of a group.
+  void addQuads(const Tile &tile, Value group, SmallVector<Value> &sums) {
+    int64_t quads = contraction.quads();
+    int64_t perQuad = tile.rows * columns * contraction.halves() * (dot ? 1 : 4);
+    int64_t unroll = std::clamp<int64_t>(longestUnrolled / perQuad, 1, quads);
+    // LLVM would order the additions of a long body anew, one sum after the other, and spill what they share.
+    if (dot && !dot->isFused() && tile.rows > 1)
+      unroll = 1;
+    int64_t looped = unroll == quads ? 0 : quads - quads % unroll;
+    if (looped != 0)
+      sums = loop(looped, unroll, sums, [&](Value quad, MutableArrayRef<Value> carried) {
+        for (int64_t i = 0; i < unroll; ++i)
+          addQuad(tile, group, add(quad, i), carried);
+      });
+    for (int64_t quad = looped; quad < quads; ++quad)
+      addQuad(tile, group, constant(quad), sums);
+  }
+
+  void addQuad(const Tile &tile, Value group, Value quad, MutableArrayRef<Value> sums) {
+    if (!dot)
+      return addQuadOfFloats(tile, group, quad, sums);
+    SmallVector<SmallVector<QuadFactor>> factors = weightFactors(tile, group, quad);
+    if (sums.front().getType() != wordType || dot->narrowCapacity() == 0)
+      return multiplyAdd(tile, group, quad, factors, sums);
+    // Narrow sums hold a quad, not a group.
+    SmallVector<Value> narrow(sums.size());
+    multiplyAdd(tile, group, quad, factors, narrow);
+    for (auto [sum, part] : llvm::zip_equal(sums, narrow))
+      sum = arith::AddIOp::create(b, loc, sum, dot->widen(b, loc, part));
   }
 
   /// The integers of a quad of the panel's rows, one vector of bytes for each of the tile's columns.
@@ -233,11 +239,13 @@ private:
     return loaded;
   }
 
-  /// Past the end of a block this is the next one.
+  /// A single row reads each byte once, and too few lines are on their way without help. Past the end of a block this
+  /// is the next one.
   void prefetch(const Tile &tile, Value group, Value place) {
-    constexpr int64_t distance = 2048;
-    memref::PrefetchOp::create(b, loc, bytes, ValueRange{tile.panel, group, add(place, distance)}, /*isWrite=*/false,
-                               /*localityHint=*/3, /*isDataCache=*/true);
+    constexpr int64_t distance = 4096;
+    if (tile.rows == 1)
+      memref::PrefetchOp::create(b, loc, bytes, ValueRange{tile.panel, group, add(place, distance)}, /*isWrite=*/false,
+                                 /*localityHint=*/3, /*isDataCache=*/true);
   }
 
   /// The factors of a quad; each for all columns.
@@ -252,18 +260,21 @@ private:
     return factors;
   }
 
-  void multiplyAdd(const Tile &tile, Value group, Value quad, ArrayRef<QuadFactor> factors,
+  /// All products of a row, one after the other, so that few of them wait to be added.
+  void multiplyAdd(const Tile &tile, Value group, Value quad, ArrayRef<SmallVector<QuadFactor>> factors,
                    MutableArrayRef<Value> sums) {
     int64_t quads = contraction.quads();
-    Value place = b.createOrFold<arith::MulIOp>(loc, group, constant(contraction.halves() * quads));
-    place = b.createOrFold<arith::AddIOp>(loc, place, add(quad, factors.front().half * quads));
-    for (int64_t r = 0; r < tile.rows; ++r) {
-      Value word = broadcast(load(input.words(factors.front().word), {add(tile.row, r), place}));
-      for (int64_t v = 0; v < columns; ++v) {
-        Value &sum = sums[r * columns + v];
-        sum = dot->multiplyAdd(b, loc, sum, factors[v].weights, word);
+    Value first = b.createOrFold<arith::MulIOp>(loc, group, constant(contraction.halves() * quads));
+    first = b.createOrFold<arith::AddIOp>(loc, first, quad);
+    for (int64_t r = 0; r < tile.rows; ++r)
+      for (const SmallVector<QuadFactor> &columnFactors : factors) {
+        Value place = add(first, columnFactors.front().half * quads);
+        Value word = broadcast(load(input.words(columnFactors.front().word), {add(tile.row, r), place}));
+        for (int64_t v = 0; v < columns; ++v) {
+          Value &sum = sums[r * columns + v];
+          sum = dot->multiplyAdd(b, loc, sum, columnFactors[v].weights, word);
+        }
       }
-    }
   }
 
   void addQuadOfFloats(const Tile &tile, Value group, Value quad, MutableArrayRef<Value> products) {

@@ -1,4 +1,4 @@
-"""The command line: ``buddy build``, ``run``, ``chat``, ``serve``, ``bench``, ``cmake-dir``, ``version``."""
+"""The command line: ``buddy build``, ``run``, ``chat``, ``serve``, ``bench``, ``eval``, ``inspect`` and others."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from buddy_gen.bench.command import bench_command
 from buddy_gen.building import PACKAGE, PROGRAM, Options, build_model, find_cmake_dir, resolve_model
 from buddy_gen.choices import DEFAULT_GROUP, DIALECTS, DTYPES, GROUPS, KV_DTYPES
 from buddy_gen.errors import BuddyError
+from buddy_gen.evaluate.command import eval_command
+from buddy_gen.inspect.command import inspect_command
 from buddy_gen.target import TARGETS
 from buddy_gen.version import version
 
@@ -251,6 +253,20 @@ app.command(
         "buddy bench out", "buddy bench out --quick --peers none", "buddy bench out --markdown --save run.json"
     ),
 )(bench_command)
+
+
+app.command(
+    "eval",
+    epilog=_examples(
+        "buddy eval out text.txt",
+        "buddy eval small text.txt --reference out   perplexity, KL divergence, top-1 agreement",
+        "buddy eval small text.txt --reference smollm2 --json",
+    ),
+)(eval_command)
+
+app.command("inspect", epilog=_examples("buddy inspect out", "buddy inspect out/llama.weights.safetensors --json"))(
+    inspect_command
+)
 
 
 @app.command("cmake-dir", epilog=_examples("cmake -S . -B build -DBuddy_DIR=$(buddy cmake-dir)"))

@@ -52,6 +52,11 @@ class CacheShape:
         """Elements of one row."""
         return self.head_dim + (SCALE_BYTES if self.dtype == torch.int8 else 0)
 
+    @property
+    def bytes_per_position(self) -> int:
+        """Bytes that one position takes in both caches."""
+        return 2 * self.layers * self.kv_heads * self.row * self.dtype.itemsize
+
 
 @dataclass(frozen=True)
 class ImportedModule:

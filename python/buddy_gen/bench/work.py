@@ -59,8 +59,8 @@ class ModelWork:
     kv_rows: int
     """Key/value heads times head_dim."""
     vocabulary: int
-    kv_element_bytes: int = 4
-    """Bytes of an element of the KV cache."""
+    kv_element_bytes: float = 4
+    """Bytes of an element of the KV cache, its share of a row's scale included."""
 
     def kv_bytes(self, positions: float) -> float:
         """Bytes of the KV cache's first `positions` positions."""
@@ -119,12 +119,15 @@ def read_model_work(path: Path) -> ModelWork:
     stored = {name: entry.end - entry.begin for name, entry in header.tensors.items() if not name.startswith(_PAD)}
     untied = _HEAD in stored
     linears = {name: shape for name, shape in shapes.items() if name not in (_EMBEDDING, _HEAD)}
+    layers = 1 + max(int(name.split(".")[2]) for name in stored if name.startswith("model.layers."))
+    cached = header.metadata.get("cache_bytes_per_position", "")
     return ModelWork(
-        layers=1 + max(int(name.split(".")[2]) for name in stored if name.startswith("model.layers.")),
+        layers=layers,
         weight_bytes=sum(stored.values()) - (stored[_EMBEDDING] if untied else 0),
         layer_weights=sum(rows * columns for rows, columns in linears.values()),
         head_weights=head[0] * head[1],
         query_rows=query_rows,
         kv_rows=kv_rows,
         vocabulary=vocabulary,
+        kv_element_bytes=int(cached) / (2 * layers * kv_rows) if cached.isdigit() else 4,
     )

@@ -148,6 +148,10 @@ class LlamaGenerator:
         sizes = sizes_of(config)
         return sizes.kv_heads, sizes.head_dim
 
+    def _cache(self, description: ModelDescription) -> CacheShape:
+        layers, sizes = int(description.config.num_hidden_layers), self._cache_shape(description)
+        return CacheShape(layers, *sizes, CACHE_DTYPES[self.precision.kv_dtype])
+
     # Artefacts
 
     def _import(
@@ -158,8 +162,7 @@ class LlamaGenerator:
         layout: WeightsLayout,
         abi: str,
     ) -> tuple[list[ImportedModule], list[str]]:
-        layers, sizes = int(description.config.num_hidden_layers), self._cache_shape(description)
-        cache = CacheShape(layers, *sizes, CACHE_DTYPES[self.precision.kv_dtype])
+        cache = self._cache(description)
         modules, stems = [], []
         for captured, units in graphs:
             stem = f"{self.name}_{captured.entry}"
@@ -201,6 +204,12 @@ class LlamaGenerator:
             dtype=self.key["dtype"],
             target=self.target.name,
             exporter=version(),
+            further={
+                "source": self.path.name,
+                "kv_dtype": self.precision.kv_dtype,
+                "cache_bytes_per_position": str(self._cache(description).bytes_per_position),
+                "entry_points": ",".join(self.key["entry_points"]),
+            },
         )
 
         def model_id(content: str) -> str:

@@ -11,7 +11,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -82,13 +82,17 @@ class PackedTensor:
 
 @dataclass(frozen=True)
 class WeightsMetadata:
-    """The part of `__metadata__` that the caller decides; the rest follows from format and content."""
+    """The part of `__metadata__` that the caller decides; the rest follows from format and content.
+
+    `further` holds entries for people and tools, such as where the model came from.
+    """
 
     name: str
     abi: str
     dtype: str
     target: str
     exporter: str
+    further: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -197,6 +201,7 @@ def _header(layout: WeightsLayout, metadata: WeightsMetadata, content: str, mode
             "target": metadata.target,
             "layout": json.dumps({one.name: dict(one.layout) for one in layout.tensors if one.layout is not None}),
             "exporter": metadata.exporter,
+            **metadata.further,
         }
     }
     pads = 0

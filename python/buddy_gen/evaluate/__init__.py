@@ -1,0 +1,1 @@
+"""How well a build predicts a text: ``buddy eval``."""

@@ -1,0 +1,1 @@
+"""What stands in a weights file: ``buddy inspect``."""

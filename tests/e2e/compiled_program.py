@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -120,15 +121,16 @@ def build_program(model: Path, folder: Path, app: AppObjects, *options: str) -> 
 def compile_stages(out: Path, stems: Sequence[str]) -> list[Path]:
     """STEM.mlir -> STEM.o with the tools of this build."""
     tools = find_tools()
+    fragment = (out / "llama.cmake").read_text(encoding="utf-8")
+    cpu, features = (re.findall(rf"^ *{key} \[==\[(.*)\]==\]", fragment, re.M)[0] for key in ("CPU", "FEATURES"))
+    machine = [f"-mcpu={cpu}", *([f"-mattr={features}"] if features else [])]
     objects = []
     for stem in stems:
         base = str(out / stem)
-        cpu = next(line for line in (out / "llama.cmake").read_text().splitlines() if line.strip().startswith("CPU"))
-        machine = f"-mcpu={cpu.split('[==[')[1].split(']==]')[0]}"
         checked([tools.buddy_opt, "--buddy-lower-to-llvm", f"{base}.mlir", "-o", f"{base}.llvm.mlir"])
         checked([tools.mlir_translate, "--mlir-to-llvmir", f"{base}.llvm.mlir", "-o", f"{base}.ll"])
-        checked([tools.opt, "-O3", machine, f"{base}.ll", "-o", f"{base}.opt.bc"])
-        code = ["-O3", machine, "-filetype=obj", "-relocation-model=pic"]
+        checked([tools.opt, "-O3", *machine, f"{base}.ll", "-o", f"{base}.opt.bc"])
+        code = ["-O3", *machine, "-filetype=obj", "-relocation-model=pic"]
         checked([tools.llc, *code, f"{base}.opt.bc", "-o", f"{base}.o"])
         objects.append(Path(f"{base}.o"))
     return objects

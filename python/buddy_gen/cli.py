@@ -137,12 +137,12 @@ def build(
         print(json.dumps(result))
 
 
-def _built_folder(model: str, target: str, dtype: str, dialect_priority: str) -> Path:
+def _built_folder(model: str, target: str, dtype: str, dialect_priority: str, group: str, kv_dtype: str) -> Path:
     """The folder with MODEL's program: MODEL itself, or one in the cache, where it is built if it has to be."""
     folder = Path(model).absolute()
     if (folder / PROGRAM).is_file():
         return folder
-    options = Options(resolve_model(model), target, dtype, dialect_priority)
+    options = Options(resolve_model(model), target, dtype, dialect_priority, group, kv_dtype)
     folder = options.work_dir() / "run"
     build_model(options, folder, quiet=(folder / PROGRAM).exists(), to_stderr=True)
     return folder
@@ -161,13 +161,15 @@ def run(
     model: Built,
     target: Target = "native",
     dtype: Dtype = "f32",
+    group: Group = "",
+    kv_dtype: KvDtype = "",
     dialect_priority: Priority = "linalg,tosa",
 ) -> None:
     """Run MODEL; what follows it goes to the program, such as -p TEXT (see `buddy run MODEL --help`).
 
     A model is built first, with progress on stderr, unless the cache holds it.
     """
-    _exec(_built_folder(model, target, dtype, dialect_priority) / PROGRAM, context.args)
+    _exec(_built_folder(model, target, dtype, dialect_priority, group, kv_dtype) / PROGRAM, context.args)
 
 
 @app.command(
@@ -183,13 +185,15 @@ def chat(
     model: Built,
     target: Target = "native",
     dtype: Dtype = "f32",
+    group: Group = "",
+    kv_dtype: KvDtype = "",
     dialect_priority: Priority = "linalg,tosa",
 ) -> None:
     """Chat with MODEL; what follows it goes to the program, such as -sys TEXT (see `buddy run MODEL --help`).
 
     A model is built first, with progress on stderr, unless the cache holds it.
     """
-    _exec(_built_folder(model, target, dtype, dialect_priority) / PROGRAM, ["-cnv", *context.args])
+    _exec(_built_folder(model, target, dtype, dialect_priority, group, kv_dtype) / PROGRAM, ["-cnv", *context.args])
 
 
 @app.command(
@@ -205,8 +209,13 @@ def serve(
     model: Built,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every one.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
-    threads: Annotated[int, typer.Option("-t", "--threads", min=0, help="Threads; 0: the CPUs allowed.")] = 0,
-    context: Annotated[int, typer.Option("-c", "--context", min=0, help="Context in tokens; 0: the model's.")] = 0,
+    threads: Annotated[int, typer.Option("-t", "--threads", min=0, max=1024, help="Threads; 0: the CPUs allowed.")] = 0,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            "-c", "--context", min=0, max=2**31, help="Context in tokens; 0: the model's own (default: at most 4096)."
+        ),
+    ] = None,
     api_key: Annotated[
         str | None, typer.Option("--api-key", envvar="BUDDY_API_KEY", help="Key that clients must send.")
     ] = None,
@@ -221,13 +230,15 @@ def serve(
     quiet: Annotated[bool, typer.Option("--quiet", help="Log failures alone.")] = False,
     target: Target = "native",
     dtype: Dtype = "f32",
+    group: Group = "",
+    kv_dtype: KvDtype = "",
     dialect_priority: Priority = "linalg,tosa",
 ) -> None:
     """Serve MODEL over HTTP, as OpenAI's API has it, until Ctrl-C.
 
     A model is built first, with progress on stderr, unless the cache holds it.
     """
-    folder = _built_folder(model, target, dtype, dialect_priority)
+    folder = _built_folder(model, target, dtype, dialect_priority, group, kv_dtype)
     from buddy_gen.serve.command import ServeOptions, serve_folder  # slow to import, and no other command needs it
 
     serve_folder(

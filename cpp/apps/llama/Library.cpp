@@ -165,7 +165,7 @@ buddy_llama *buddy_llama_open(const char *folder, int64_t context, int32_t threa
   return attempt<buddy_llama *>(nullptr, [&] {
     SessionOptions options;
     options.modelDir = folder;
-    options.context = context;
+    options.context = context == -1 ? Session::maxContext() : context;
     options.threads = threads;
     return new buddy_llama(options);
   });

@@ -30,8 +30,9 @@ BUDDY_LLAMA_API const char *buddy_llama_error(void);
 
 typedef struct buddy_llama buddy_llama;
 
-/* Loads the model whose files stand in `folder`. `context`: positions of the KV cache, 0 for the model's default.
- * `threads`: of the whole library, 0 for the CPUs that the process may use. Returns null on failure. */
+/* Loads the model whose files stand in `folder`. `context`: positions of the KV cache, 0 for the default, -1 for the
+ * longest that the model has. `threads`: of the whole library, 0 for the CPUs that the process may use. Returns null on
+ * failure. */
 BUDDY_LLAMA_API buddy_llama *buddy_llama_open(const char *folder, int64_t context, int32_t threads);
 BUDDY_LLAMA_API void buddy_llama_close(buddy_llama *model); /* null is allowed */
 

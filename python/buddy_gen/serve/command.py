@@ -20,13 +20,13 @@ __all__ = ["ServeOptions", "serve_folder"]
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """The command's options; 0 and None stand for their defaults."""
+    """The command's options; None stands for a default."""
 
     model: str
     host: str = "127.0.0.1"
     port: int = 8080
-    threads: int = 0
-    context: int = 0
+    threads: int = 0  # 0: the CPUs allowed
+    context: int | None = None  # 0: the model's longest
     api_key: str | None = None
     max_tokens: int | None = None
     max_body_bytes: int = 4 * 2**20
@@ -45,7 +45,9 @@ def serve_folder(folder: Path, options: ServeOptions) -> None:
     log_to_stderr(quiet=options.quiet)
     library = find_library(folder)
     with listen(options.host, options.port) as opened:
-        engine = LibraryEngine(library, context=options.context, threads=options.threads)
+        engine = LibraryEngine(
+            library, context=-1 if options.context == 0 else options.context or 0, threads=options.threads
+        )
         settings = Settings(
             model=options.model,
             max_tokens=options.max_tokens or engine.info.context,

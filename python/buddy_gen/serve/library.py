@@ -165,7 +165,12 @@ class LibraryEngine:
     """A model in this process. Python's other threads run while it works."""
 
     def __init__(self, library: Path, *, context: int = 0, threads: int = 0) -> None:
-        """Loads `library` and the files beside it. `context` and `threads`: 0 for the model's and machine's own.
+        """Loads `library` and the files beside it.
+
+        Args:
+            library: lib<NAME>.so.
+            context: Positions of the KV cache; 0 for the default (at most 4096), -1 for the model's longest.
+            threads: Threads of the library; 0 for the CPUs that the process may use.
 
         Raises:
             BuddyError: Something is missing, damaged, of another model, or not for this machine.

@@ -3,12 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from compiled_module import Machine, aligned
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class DotMachine(Machine):
+    """A machine with a form of integer dot products."""
+
+    int8_dot: str = "none"
+    registers: int = 16
+    cpu_flags: tuple[str, ...] = ()
+
+    @property
+    def attribute(self) -> str:
+        plain = super().attribute.replace("registers = 16", f"registers = {self.registers}")
+        return f'{plain[:-1]}, int8_dot = "{self.int8_dot}"}}'
+
+
+_V2 = ("ssse3", "sse4_2")
+_V3 = ("avx2", "fma", "f16c")
+_V4 = (*_V3, "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd")
+_WIDE, _VNNI = "-prefer-256-bit", "-prefer-256-bit,+avx512vnni"
+FORMS = {
+    "none-128": DotMachine("x86-64-v2", 128, 8, 6, "", "none", 16, _V2),
+    "ssse3": DotMachine("x86-64-v2", 128, 8, 6, "", "ssse3", 16, _V2),
+    "none-256": DotMachine("x86-64-v3", 256, 16, 6, "", "none", 16, _V3),
+    "avx2": DotMachine("x86-64-v3", 256, 16, 6, "", "avx2", 16, _V3),
+    "none-512": DotMachine("x86-64-v4", 512, 32, 12, _WIDE, "none", 32, _V4),
+    "avx512bw": DotMachine("x86-64-v4", 512, 32, 12, _WIDE, "avx512bw", 32, _V4),
+    "avx512vnni": DotMachine("x86-64-v4", 512, 32, 12, _VNNI, "avx512vnni", 32, (*_V4, "avx512_vnni")),
+    "avx512vnni-256": DotMachine("x86-64-v4", 256, 16, 6, _VNNI, "avx512vnni", 32, (*_V4, "avx512_vnni")),
+}
+
+
+def forms_of_this_machine() -> list[str]:
+    """The names of the forms that this machine can run."""
+    flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    return [name for name, machine in FORMS.items() if set(machine.cpu_flags) <= flags]
 
 
 @dataclass(frozen=True)
@@ -66,7 +103,13 @@ class Linear:
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantised weight: integers (N, G, g) as the format's values (q4_0: with 8 subtracted), scales and minima (N, G)."""
+    """A quantised weight.
+
+    Attributes:
+        integers: (N, G, g), q4_0 with 8 subtracted.
+        scales: (N, G), f16.
+        minima: (N, G), f16, q4_1 only.
+    """
 
     linear: Linear
     integers: Array
@@ -102,7 +145,7 @@ class Quantized:
             return np.concatenate([array, np.zeros((rows - len(array), *array.shape[1:]), array.dtype)])
 
         if linear.kind == "q8":
-            stored = self.integers.astype(np.int8).view(np.uint8)
+            stored: Array = self.integers.astype(np.int8).view(np.uint8)
         else:
             nibbles = (self.integers + (8 if linear.kind == "q4_0" else 0)).astype(np.uint8)
             stored = nibbles[..., :16] | (nibbles[..., 16:] << 4)

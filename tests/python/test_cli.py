@@ -116,6 +116,16 @@ def test_every_command_has_help_with_examples(command: str) -> None:
     buddy(command, "--no-such-option", code=1 if command in ("run", "chat") else 2)
 
 
+@pytest.mark.parametrize("command", ["build", "run", "chat", "serve"])
+def test_every_option_is_documented(command: str) -> None:
+    documented = (
+        (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text("utf-8").partition("\n## buddy\n")[2]
+    )
+    options = set(re.findall(r"(?m)^ +(?:-\w, )?(--[\w-]+)", buddy(command, "--help").stdout)) - {"--help"}
+    assert "--target" in options
+    assert not {option for option in options if f"`{option}" not in documented}
+
+
 @pytest.mark.parametrize(("variable", "value"), [("CXX", "no-such-compiler"), ("PATH", "/nowhere")])
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.delenv("CXX", raising=False)

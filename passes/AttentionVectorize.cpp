@@ -103,14 +103,14 @@ struct PositionBlock {
   Value start; ///< first position
   Value count; ///< positions that any row of the tile attends to
   Value limit; ///< positions that the tile's first row attends to; may exceed the block, or be negative
-  bool leads;  ///< fetches V, and then K of the next block, for the tiles that follow
+  bool leads;  ///< fetches K and V ahead, for the tiles that follow too
 };
 
 class AttentionEmitter : VectorEmitter {
 public:
   AttentionEmitter(func::FuncOp function, const Attention &attention, const Target &target)
       : VectorEmitter(OpBuilder::atBlockEnd(&function.getBody().front()), function.getLoc(), target), att(attention),
-        mostTileRows(target.registers >= 32 ? 12 : 6), positions(4 * lanes) {}
+        mostTileRows(target.registers >= 32 ? 12 : 6), positions((attention.decodes ? 8 : 4) * lanes) {}
 
   void emit() {
     zero = index(0);
@@ -339,7 +339,7 @@ private:
       loop(zero, some, 1, [&](Value lane) {
         Value place = add(add(block.start, first), lane);
         if (block.leads)
-          prefetchRow(att.v, block.kvHead, place);
+          prefetchRow(att.k, block.kvHead, place);
         Value scale = scaleOf(att.k, block.kvHead, place);
         SmallVector<Value> sums(tile.rows, constant(0.0f, vectorType));
         for (int64_t offset = 0; offset < att.headDim; offset += lanes) {
@@ -362,13 +362,15 @@ private:
     });
   }
 
-  /// Fetches a row of K or V ahead: a block is too short for the hardware to run ahead of it.
+  /// Fetches the row of K or V ahead of `place`: a block is too short for the hardware to run ahead of it.
   void prefetchRow(Value cache, Value kvHead, Value place) {
-    constexpr int64_t lineBits = 8 * 64;
-    int64_t lineElements = lineBits / cast<MemRefType>(cache.getType()).getElementTypeBitWidth();
-    for (int64_t offset = 0; offset < att.headDim; offset += lineElements)
-      memref::PrefetchOp::create(b, loc, cache, ValueRange{att.layer, kvHead, place, index(offset)}, /*isWrite=*/false,
-                                 /*localityHint=*/2, /*isDataCache=*/true);
+    constexpr int64_t distanceBytes = 8192, lineBytes = 64;
+    auto type = cast<MemRefType>(cache.getType());
+    int64_t elementBytes = type.getElementTypeBitWidth() / 8, rowBytes = type.getDimSize(3) * elementBytes;
+    Value row = add(place, std::max<int64_t>(1, distanceBytes / rowBytes));
+    for (int64_t byte = 0; byte < rowBytes; byte += lineBytes)
+      memref::PrefetchOp::create(b, loc, cache, ValueRange{att.layer, kvHead, row, index(byte / elementBytes)},
+                                 /*isWrite=*/false, /*localityHint=*/2, /*isDataCache=*/true);
   }
 
   /// A full vector of which only the first `left` elements are read; zeros past them.
@@ -489,7 +491,7 @@ private:
         Carried next(carried);
         SmallVector<Value> values;
         if (block.leads && first == 0)
-          prefetchRow(att.k, block.kvHead, add(add(block.start, positions), j));
+          prefetchRow(att.v, block.kvHead, add(block.start, j));
         Value place = add(block.start, j), scale = scaleOf(att.v, block.kvHead, place);
         for (const Chunk &chunk : group) {
           auto stored = VectorType::get(chunk.type.getShape(), cast<MemRefType>(att.v.getType()).getElementType());

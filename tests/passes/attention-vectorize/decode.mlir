@@ -16,11 +16,11 @@
 // CHECK: scf.parallel (%{{.*}}) = (%{{.*}}) to (%[[UNITS]])
 // CHECK-COUNT-3: memref.alloca
 // CHECK-NOT: memref.alloc
-// CHECK: memref.prefetch %[[V]]
+// CHECK: memref.prefetch %[[K]]
 // CHECK: vector.load %[[K]]
 // CHECK: vector.shuffle
 // CHECK: arith.shli {{.*}} vector<8xi32>
-// CHECK: memref.prefetch %[[K]]
+// CHECK: memref.prefetch %[[V]]
 // CHECK: vector.load %[[V]]
 // CHECK: vector.store %{{.*}}, %[[SUMS]]
 // CHECK: scf.reduce

@@ -176,7 +176,9 @@ class _Api:
         if self._settings.api_key is None:
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(key.encode(), self._settings.api_key.encode()):
+        if scheme.lower() != "bearer" or not hmac.compare_digest(
+            key.encode("latin-1"), self._settings.api_key.encode()
+        ):
             raise ApiError(
                 401,
                 "The API key is missing or wrong; send it as 'Authorization: Bearer KEY'.",

@@ -64,16 +64,9 @@ protected:
     return {{shiftRight(b, loc, moved, 8, /*isSigned=*/true), 0, QuadWord::evens},
             {shiftRight(b, loc, pairs, 8, /*isSigned=*/true), 0, QuadWord::odds}};
   }
-};
 
-/// Any target: products in i16, sums of as many of them as fit, then in i32.
-class PlainDot : public QuadDot {
-public:
-  PlainDot(bool nibbles, int64_t lanes) : QuadDot(nibbles, lanes) {}
-
-  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
-    if (!nibbles)
-      return bytePairs(b, loc, bytes);
+  /// Nibbles as i16, likewise.
+  SmallVector<QuadFactor> nibblePairs(OpBuilder &b, Location loc, Value bytes) const {
     Value pairs = asPairs(b, loc, bytes);
     auto part = [&](int64_t shift) {
       return mask(b, loc, shift == 0 ? pairs : shiftRight(b, loc, pairs, shift, /*isSigned=*/false), 15);
@@ -83,7 +76,16 @@ public:
             {part(4), 1, QuadWord::evens},
             {part(12), 1, QuadWord::odds}};
   }
+};
 
+/// Any target: products in i16, sums of as many of them as fit, then in i32.
+class PlainDot : public QuadDot {
+public:
+  PlainDot(bool nibbles, int64_t lanes) : QuadDot(nibbles, lanes) {}
+
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
+    return nibbles ? nibblePairs(b, loc, bytes) : bytePairs(b, loc, bytes);
+  }
   int64_t factorsPerQuad() const override { return nibbles ? 4 : 2; }
 
   Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
@@ -105,6 +107,60 @@ public:
   bool takesPairs() const override { return true; }
 };
 
+/// Any target, activations of 16 bits: one product in i32 after the other.
+class WidePlainDot : public QuadDot {
+public:
+  WidePlainDot(bool nibbles, int64_t lanes) : QuadDot(nibbles, lanes) {}
+
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
+    Value quads = vector::BitCastOp::create(b, loc, vectorOf(b, lanes, 32), bytes);
+    SmallVector<QuadFactor> found;
+    for (int64_t half = 0; half < (nibbles ? 2 : 1); ++half)
+      for (int64_t place = 0; place < 4; ++place)
+        found.push_back({integerOfQuad(b, loc, quads, nibbles, half, place), half,
+                         static_cast<QuadWord>(static_cast<int64_t>(QuadWord::place0) + place)});
+    return found;
+  }
+
+  int64_t factorsPerQuad() const override { return nibbles ? 8 : 4; }
+
+  Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
+    return arith::AddIOp::create(b, loc, sum, arith::MulIOp::create(b, loc, weights, word));
+  }
+};
+
+/// The products of pairs of i16, of vectors of any width.
+StringRef pairProduct(int64_t lanes) {
+  return lanes == 16  ? "llvm.x86.avx512.pmaddw.d.512"
+         : lanes == 8 ? "llvm.x86.avx2.pmadd.wd"
+                      : "llvm.x86.sse2.pmadd.wd";
+}
+
+/// x86, activations of 16 bits: pmaddwd from i16 to i32, or vpdpwssd, which adds at once.
+class WidePairDot : public QuadDot {
+public:
+  WidePairDot(bool nibbles, int64_t lanes, bool fused) : QuadDot(nibbles, lanes), fused(fused) {}
+
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
+    return nibbles ? nibblePairs(b, loc, bytes) : bytePairs(b, loc, bytes);
+  }
+
+  int64_t factorsPerQuad() const override { return nibbles ? 4 : 2; }
+  bool isFused() const override { return fused; }
+  bool takesPairs() const override { return true; }
+
+  Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
+    Value pairs = asPairs(b, loc, word);
+    if (!fused)
+      return arith::AddIOp::create(b, loc, sum, call(b, loc, pairProduct(lanes), sum.getType(), {weights, pairs}));
+    std::string name = ("llvm.x86.avx512.vpdpwssd." + Twine(32 * lanes)).str();
+    return call(b, loc, name, sum.getType(), {sum, weights, pairs});
+  }
+
+private:
+  bool fused;
+};
+
 /// SSSE3, AVX2, AVX-512BW. Bytes by pmaddwd, from i16 to i32. Nibbles by pmaddubsw: it saturates at 32,767, and one
 /// product of pairs is at most 2 * 15 * 127 = 3,810, eight of them together 30,480.
 class PairDot : public QuadDot {
@@ -118,8 +174,9 @@ public:
   int64_t factorsPerQuad() const override { return 2; }
 
   Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
-    Value product = nibbles ? call(b, loc, byteProduct(), vectorOf(b, 2 * lanes, 16), {weights, asBytes(b, loc, word)})
-                            : call(b, loc, pairProduct(), vectorOf(b, lanes, 32), {weights, asPairs(b, loc, word)});
+    Value product = nibbles
+                        ? call(b, loc, byteProduct(), vectorOf(b, 2 * lanes, 16), {weights, asBytes(b, loc, word)})
+                        : call(b, loc, pairProduct(lanes), vectorOf(b, lanes, 32), {weights, asPairs(b, loc, word)});
     return sum ? Value(arith::AddIOp::create(b, loc, sum, product)) : product;
   }
 
@@ -127,17 +184,12 @@ public:
 
   Value widen(OpBuilder &b, Location loc, Value narrow) const override {
     Value ones = splat(b, loc, cast<VectorType>(narrow.getType()), 1);
-    return call(b, loc, pairProduct(), vectorOf(b, lanes, 32), {narrow, ones});
+    return call(b, loc, pairProduct(lanes), vectorOf(b, lanes, 32), {narrow, ones});
   }
 
   bool takesPairs() const override { return !nibbles; }
 
 private:
-  StringRef pairProduct() const {
-    return lanes == 16  ? "llvm.x86.avx512.pmaddw.d.512"
-           : lanes == 8 ? "llvm.x86.avx2.pmadd.wd"
-                        : "llvm.x86.sse2.pmadd.wd";
-  }
   StringRef byteProduct() const {
     return lanes == 16  ? "llvm.x86.avx512.pmaddubs.w.512"
            : lanes == 8 ? "llvm.x86.avx2.pmadd.ub.sw"
@@ -209,13 +261,31 @@ int64_t mlir::buddy::integerDotLanes(const Target &target) {
   llvm_unreachable("all forms are listed");
 }
 
-std::unique_ptr<IntegerDot> mlir::buddy::makeIntegerDot(Int8Dot form, bool nibbles, int64_t lanes) {
-  bool isX86 = lanes == 4 || lanes == 8 || lanes == 16;
+std::unique_ptr<IntegerDot> mlir::buddy::makeIntegerDot(Int8Dot form, bool nibbles, bool wide, int64_t lanes) {
+  bool isX86 = form != Int8Dot::none && form != Int8Dot::neonDotprod && (lanes == 4 || lanes == 8 || lanes == 16);
+  if (isX86 && wide)
+    return std::make_unique<WidePairDot>(nibbles, lanes, form == Int8Dot::avx512vnni);
+  if (isX86 && form == Int8Dot::avx512vnni)
+    return std::make_unique<VnniDot>(nibbles, lanes);
+  if (isX86)
+    return std::make_unique<PairDot>(nibbles, lanes);
+  if (wide)
+    return std::make_unique<WidePlainDot>(nibbles, lanes);
   if (form == Int8Dot::neonDotprod && lanes == 4)
     return std::make_unique<SdotDot>(nibbles, lanes);
-  if (form == Int8Dot::avx512vnni && isX86)
-    return std::make_unique<VnniDot>(nibbles, lanes);
-  if ((form == Int8Dot::ssse3 || form == Int8Dot::avx2 || form == Int8Dot::avx512bw) && isX86)
-    return std::make_unique<PairDot>(nibbles, lanes);
   return std::make_unique<PlainDot>(nibbles, lanes);
+}
+
+Value mlir::buddy::integerOfQuad(OpBuilder &b, Location loc, Value quads, bool nibbles, int64_t half, int64_t place) {
+  auto number = [&](int64_t value) -> Value {
+    auto splat = DenseElementsAttr::get(cast<VectorType>(quads.getType()), b.getI32IntegerAttr(value).getValue());
+    return arith::ConstantOp::create(b, loc, splat);
+  };
+  if (nibbles) {
+    int64_t shift = 8 * place + 4 * half;
+    Value moved = shift == 0 ? quads : Value(arith::ShRUIOp::create(b, loc, quads, number(shift)));
+    return shift == 28 ? moved : Value(arith::AndIOp::create(b, loc, moved, number(15)));
+  }
+  Value moved = place == 3 ? quads : Value(arith::ShLIOp::create(b, loc, quads, number(24 - 8 * place)));
+  return arith::ShRSIOp::create(b, loc, moved, number(24));
 }

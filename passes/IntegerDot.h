@@ -18,9 +18,13 @@ namespace mlir::buddy {
 
 /// The activations of one quad (four consecutive k), as a product takes them: 32 bits, the same for every lane.
 enum class QuadWord {
-  bytes, ///< a0, a1, a2, a3 as i8
-  evens, ///< a0, a2 as i16
-  odds,  ///< a1, a3 as i16
+  bytes,  ///< a0, a1, a2, a3 as i8
+  evens,  ///< a0, a2 as i16
+  odds,   ///< a1, a3 as i16
+  place0, ///< a0 as i32, and so on
+  place1,
+  place2,
+  place3,
 };
 
 /// One factor of the products with a vector of stored weights.
@@ -61,8 +65,13 @@ public:
 /// The lanes of i32 that the target's form works on.
 int64_t integerDotLanes(const Target &target);
 
-/// The form for vectors of `lanes` lanes: the target's, or plain vector code where that has no such vectors.
-std::unique_ptr<IntegerDot> makeIntegerDot(Int8Dot form, bool nibbles, int64_t lanes);
+/// The form for vectors of `lanes` lanes: the target's, or plain vector code where that has no such vectors. `wide`:
+/// activations are of 16 bits.
+std::unique_ptr<IntegerDot> makeIntegerDot(Int8Dot form, bool nibbles, bool wide, int64_t lanes);
+
+/// One weight of each lane's quad: that at `place`, in `half` of its byte if weights are nibbles. `quads` are lanes of
+/// i32.
+Value integerOfQuad(OpBuilder &b, Location loc, Value quads, bool nibbles, int64_t half, int64_t place);
 
 } // namespace mlir::buddy
 

@@ -195,6 +195,11 @@ def MatmulVectorize : Pass<"matmul-vectorize", "func::FuncOp"> {
     powers of two. One row (decode) uses several independent accumulators and reads the panel as one contiguous stream.
     A `linalg.fill` of C with zero just before is taken in. Contractions with the same A that stand side by side (queries,
     keys and values; gate and up) run in one parallel loop over the panels of all.
+
+    With quantised weights (what `fold-quantized-weights` makes, recognised by its body) a tile sums the products of a
+    group and then applies the group's scales. If the activations are integers too, these are sums of integers, exact,
+    by the target's `int8_dot`: pmaddwd and pmaddubsw (ssse3, avx2, avx512bw), vpdpbusd and vpdpwssd (avx512vnni), sdot
+    (neon_dotprod), or plain vector code (none). All forms give the same integers.
   }];
   let dependentDialects = ["arith::ArithDialect", "linalg::LinalgDialect", "LLVM::LLVMDialect",
                            "memref::MemRefDialect", "scf::SCFDialect", "vector::VectorDialect"];

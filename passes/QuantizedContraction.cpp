@@ -220,7 +220,7 @@ private:
       if (!a || !aScale || !isFloat(aScale, 32))
         continue;
       Type element = cast<MemRefType>(a.getType()).getElementType();
-      if (!element.isInteger(8))
+      if (!element.isInteger(8) && !element.isInteger(16))
         continue;
       result.a = a;
       result.aScale = aScale;
@@ -247,8 +247,8 @@ private:
       return false;
     if (!result.hasIntegerActivations())
       return true;
-    // |sum| is largest with 128 * 128 for every product; activations are read as whole quads.
-    constexpr int64_t longestGroup = (int64_t(1) << 31) / (128 * 128) - 1;
+    // |sum| is largest with 128 * 128, or 128 * 32767, for every product; activations are read as whole quads.
+    int64_t longestGroup = ((int64_t(1) << 31) - 1) / (result.hasWideActivations() ? 128 * 32767 : 128 * 128);
     return cast<MemRefType>(result.a.getType()).getLayout().isIdentity() &&
            result.quads() * result.halves() * 4 <= longestGroup;
   }

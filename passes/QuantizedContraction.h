@@ -25,6 +25,7 @@ struct QuantizedContraction {
   int64_t zero = 0;        ///< what is subtracted from a weight's integer
 
   bool hasIntegerActivations() const { return aScale != nullptr; }
+  bool hasWideActivations() const { return cast<MemRefType>(a.getType()).getElementType().isInteger(16); }
   int64_t halves() const { return nibbles ? 2 : 1; }
   int64_t groups() const { return weightType().getDimSize(1); }
   int64_t quads() const { return weightType().getDimSize(2); } ///< per group and half

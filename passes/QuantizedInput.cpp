@@ -10,6 +10,8 @@
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Linalg/IR/Linalg.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "mlir/Dialect/SCF/IR/SCF.h"
+#include "mlir/Dialect/Vector/IR/VectorOps.h"
 #include "mlir/Interfaces/ViewLikeInterface.h"
 
 using namespace mlir;
@@ -23,6 +25,12 @@ class InputWriter {
 public:
   InputWriter(OpBuilder &b, Location loc, const QuantizedContraction &contraction)
       : b(b), loc(loc), contraction(contraction), aType(cast<MemRefType>(contraction.a.getType())) {}
+
+  /// a[m, (g, h, q, r)].
+  Value integers() {
+    ReassociationIndices depth = llvm::to_vector<2>(llvm::seq<int64_t>(1, aType.getRank()));
+    return memref::CollapseShapeOp::create(b, loc, contraction.a, ArrayRef<ReassociationIndices>{{0}, depth});
+  }
 
   /// a[m, (g, h, q)] as words of four bytes.
   Value words() {
@@ -41,6 +49,35 @@ public:
                                           return {pairOf(b, loc, args[0], 0), pairOf(b, loc, args[0], 1)};
                                         });
     return {found[0], found[1]};
+  }
+
+  /// The even and the odd ones of activations in i16: M x K/2 each.
+  std::pair<Value, Value> widePairs(Value integers) {
+    if (std::pair<Value, Value> earlier = findWidePairs(); earlier.first)
+      return earlier;
+    auto type = MemRefType::get({aType.getDimSize(0), contraction.depth() / 2}, b.getI16Type());
+    auto allocate = [&](StringRef name) -> Value {
+      auto op = memref::AllocOp::create(b, loc, type, rowSizes());
+      op->setAttr(attribute, b.getStringAttr(name));
+      return op;
+    };
+    Value evens = allocate("evens"), odds = allocate("odds");
+    Value zero = arith::ConstantIndexOp::create(b, loc, 0), one = arith::ConstantIndexOp::create(b, loc, 1);
+    if (aType.getDimSize(0) == 1) {
+      auto loop = scf::ForOp::create(b, loc, zero, one, one, ValueRange(),
+                                     [&](OpBuilder &nested, Location at, Value row, ValueRange) {
+                                       splitRow(nested, at, integers, evens, odds, row);
+                                       scf::YieldOp::create(nested, at);
+                                     });
+      loop->setAttr(attribute, b.getStringAttr("wide pairs"));
+      return {evens, odds};
+    }
+    Value rows = b.createOrFold<memref::DimOp>(loc, integers, 0);
+    auto loop = scf::ParallelOp::create(
+        b, loc, ValueRange{zero}, ValueRange{rows}, ValueRange{one},
+        [&](OpBuilder &nested, Location at, ValueRange ivs) { splitRow(nested, at, integers, evens, odds, ivs[0]); });
+    loop->setAttr(attribute, b.getStringAttr("wide pairs"));
+    return {evens, odds};
   }
 
   /// factor * sum_k a[m, g, k].
@@ -90,6 +127,32 @@ private:
     if (!aType.isDynamicDim(0))
       return {};
     return {memref::DimOp::create(b, loc, contraction.a, 0)};
+  }
+
+  /// evens[row, i], odds[row, i] = integers[row, 2i], integers[row, 2i + 1].
+  void splitRow(OpBuilder &b, Location loc, Value integers, Value evens, Value odds, Value row) {
+    constexpr int64_t most = 64; // elements at once; K is a multiple of 4
+    int64_t depth = contraction.depth(), looped = depth - depth % most;
+    auto constant = [&](OpBuilder &b, int64_t value) { return arith::ConstantIndexOp::create(b, loc, value); };
+    auto split = [&](OpBuilder &b, Value place, int64_t count) {
+      Value loaded =
+          vector::LoadOp::create(b, loc, VectorType::get(count, b.getI16Type()), integers, ValueRange{row, place});
+      auto parts = vector::DeinterleaveOp::create(b, loc, loaded);
+      Value half = arith::DivUIOp::create(b, loc, place, constant(b, 2));
+      vector::StoreOp::create(b, loc, parts.getRes1(), evens, ValueRange{row, half});
+      vector::StoreOp::create(b, loc, parts.getRes2(), odds, ValueRange{row, half});
+    };
+    if (looped != 0)
+      scf::ForOp::create(b, loc, constant(b, 0), constant(b, looped), constant(b, most), ValueRange(),
+                         [&](OpBuilder &nested, Location at, Value place, ValueRange) {
+                           split(nested, place, most);
+                           scf::YieldOp::create(nested, at);
+                         });
+    for (int64_t count = most / 2; count >= 4; count /= 2)
+      if ((depth - looped) & count) {
+        split(b, constant(b, looped), count);
+        looped += count;
+      }
   }
 
   /// Two bytes of a word, sign extended to i16: those at `first` and `first` + 2.
@@ -148,33 +211,55 @@ private:
 
   static constexpr StringLiteral attribute = "buddy.prepared";
 
-  /// Looks back as far as there are only ops of this class. They write to buffers of their own.
-  linalg::GenericOp findPrepared(StringRef name) {
+  /// Calls `isFound` for the ops in front that this class has written, the last one first, until it is true. They write
+  /// to buffers of their own; where another op may write, the search ends.
+  void lookBack(function_ref<bool(Operation *, StringRef)> isFound) {
     Block *block = b.getInsertionBlock();
     Operation *op = nullptr;
     if (!block->empty())
       op = b.getInsertionPoint() == block->end() ? &block->back() : b.getInsertionPoint()->getPrevNode();
     for (; op; op = op->getPrevNode()) {
       auto mark = op->getAttrOfType<StringAttr>(attribute);
-      if (auto generic = dyn_cast<linalg::GenericOp>(op);
-          generic && mark && mark.getValue() == name && readsActivations(generic))
-        return generic;
-      if (!mark && !isMemoryEffectFree(op) && !isa<memref::AllocOp>(op))
-        return {};
+      if (mark ? isFound(op, mark.getValue()) : !isMemoryEffectFree(op) && !isa<memref::AllocOp>(op))
+        return;
     }
-    return {};
   }
 
-  /// Whether the op's first input is a view of this contraction's activations or of their scales.
-  bool readsActivations(linalg::GenericOp op) {
-    for (Value buffer = op.getDpsInputs()[0];;) {
-      if (buffer == contraction.a || buffer == contraction.aScale)
-        return true;
+  linalg::GenericOp findPrepared(StringRef name) {
+    linalg::GenericOp found;
+    lookBack([&](Operation *op, StringRef mark) {
+      auto generic = dyn_cast<linalg::GenericOp>(op);
+      if (generic && mark == name && isActivations(generic.getDpsInputs()[0]))
+        found = generic;
+      return found != nullptr;
+    });
+    return found;
+  }
+
+  std::pair<Value, Value> findWidePairs() {
+    std::pair<Value, Value> found;
+    bool isOurs = false;
+    lookBack([&](Operation *op, StringRef mark) {
+      if (mark == "wide pairs")
+        op->walk([&](vector::LoadOp load) { isOurs |= isActivations(load.getBase()); });
+      if (isOurs && mark == "odds")
+        found.second = op->getResult(0);
+      if (isOurs && mark == "evens")
+        found.first = op->getResult(0);
+      return found.first != nullptr;
+    });
+    return found;
+  }
+
+  /// Whether it is a view of this contraction's activations or of their scales.
+  bool isActivations(Value buffer) {
+    while (buffer != contraction.a && buffer != contraction.aScale) {
       auto view = buffer.getDefiningOp<ViewLikeOpInterface>();
       if (!view)
         return false;
       buffer = view.getViewSource();
     }
+    return true;
   }
 };
 
@@ -184,9 +269,11 @@ QuantizedInput::QuantizedInput(OpBuilder &b, Location loc, const QuantizedContra
                                bool pairs) {
   InputWriter writer(b, loc, contraction);
   if (contraction.hasIntegerActivations()) {
-    bytes = writer.words();
+    integers = writer.integers();
+    if (!contraction.hasWideActivations())
+      bytes = writer.words();
     if (pairs)
-      std::tie(evens, odds) = writer.pairs(bytes);
+      std::tie(evens, odds) = contraction.hasWideActivations() ? writer.widePairs(integers) : writer.pairs(bytes);
   }
   if (excess != 0)
     offsets = writer.groupSums(-excess);

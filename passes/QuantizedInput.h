@@ -22,10 +22,11 @@ public:
   /// Writes the code. `excess` is what the weights' integers in the tiles are too large by.
   QuantizedInput(OpBuilder &b, Location loc, const QuantizedContraction &contraction, int64_t excess, bool pairs);
 
-  Value offsets; ///< M x G: -excess * sum_k a[m, g, k], of the products' type; null if excess is 0
-  Value sums;    ///< M x G: f32, sum_k A[m, g, k]; null without minima
+  Value offsets;  ///< M x G: -excess * sum_k a[m, g, k], of the products' type; null if excess is 0
+  Value sums;     ///< M x G: f32, sum_k A[m, g, k]; null without minima
+  Value integers; ///< M x K: the activations' integers
 
-  /// M x (G * halves * quads) of i32.
+  /// M x (G * halves * quads) of i32; M x twice as many of i16 for activations of 16 bits.
   Value words(QuadWord word) const { return word == QuadWord::bytes ? bytes : word == QuadWord::evens ? evens : odds; }
 
 private:

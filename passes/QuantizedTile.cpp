@@ -32,7 +32,7 @@ public:
     while (panel % lanes != 0)
       lanes /= 2;
     if (isInteger)
-      dot = makeIntegerDot(target.int8Dot, contraction.nibbles, lanes);
+      dot = makeIntegerDot(target.int8Dot, contraction.nibbles, contraction.hasWideActivations(), lanes);
     sumType = VectorType::get(lanes, b.getF32Type());
     wordType = VectorType::get(lanes, b.getI32Type());
     int64_t vectors = panel / lanes;
@@ -46,7 +46,9 @@ public:
   int64_t tileRows() const override { return fullRows; }
 
   int64_t rowBytes() const override {
-    return contraction.depth() * (contraction.hasIntegerActivations() && !dot->takesPairs() ? 1 : 4);
+    if (!dot)
+      return contraction.depth() * 4;
+    return contraction.depth() * (dot->takesPairs() || contraction.hasWideActivations() ? 2 : 1);
   }
 
   void prepare(OpBuilder &builder, Location location) override {
@@ -269,12 +271,27 @@ private:
     for (int64_t r = 0; r < tile.rows; ++r)
       for (const SmallVector<QuadFactor> &columnFactors : factors) {
         Value place = add(first, columnFactors.front().half * quads);
-        Value word = broadcast(load(input.words(columnFactors.front().word), {add(tile.row, r), place}));
+        Value word = broadcast(loadWord(columnFactors.front().word, add(tile.row, r), place));
         for (int64_t v = 0; v < columns; ++v) {
           Value &sum = sums[r * columns + v];
           sum = dot->multiplyAdd(b, loc, sum, columnFactors[v].weights, word);
         }
       }
+  }
+
+  Value loadWord(QuadWord word, Value row, Value quad) {
+    if (word < QuadWord::place0 && !contraction.hasWideActivations())
+      return load(input.words(word), {row, quad});
+    if (word < QuadWord::place0) {
+      Value first = b.createOrFold<arith::MulIOp>(loc, quad, constant(2));
+      Value pair =
+          vector::LoadOp::create(b, loc, VectorType::get(2, b.getI16Type()), input.words(word), ValueRange{row, first});
+      Value whole = vector::BitCastOp::create(b, loc, VectorType::get(1, b.getI32Type()), pair);
+      return vector::ExtractOp::create(b, loc, whole, 0);
+    }
+    Value first = b.createOrFold<arith::MulIOp>(loc, quad, constant(4));
+    int64_t place = static_cast<int64_t>(word) - static_cast<int64_t>(QuadWord::place0);
+    return arith::ExtSIOp::create(b, loc, b.getI32Type(), load(input.integers, {row, add(first, place)}));
   }
 
   void addQuadOfFloats(const Tile &tile, Value group, Value quad, MutableArrayRef<Value> products) {
@@ -285,7 +302,8 @@ private:
       for (int64_t place = 0; place < 4; ++place) {
         SmallVector<Value> weights;
         for (Value word : words)
-          weights.push_back(arith::SIToFPOp::create(b, loc, sumType, integerOf(word, half, place)));
+          weights.push_back(
+              arith::SIToFPOp::create(b, loc, sumType, integerOfQuad(b, loc, word, contraction.nibbles, half, place)));
         for (int64_t r = 0; r < tile.rows; ++r) {
           SmallVector<Value> indices = {add(tile.row, r), group, quad, constant(place)};
           if (contraction.nibbles)
@@ -297,18 +315,6 @@ private:
           }
         }
       }
-  }
-
-  /// One weight of each lane's quad.
-  Value integerOf(Value word, int64_t half, int64_t place) {
-    auto number = [&](int64_t value) { return splat(wordType, b.getI32IntegerAttr(value)); };
-    if (contraction.nibbles) {
-      int64_t shift = 8 * place + 4 * half;
-      Value moved = shift == 0 ? word : Value(arith::ShRUIOp::create(b, loc, word, number(shift)));
-      return shift == 28 ? moved : Value(arith::AndIOp::create(b, loc, moved, number(15)));
-    }
-    Value moved = place == 3 ? word : Value(arith::ShLIOp::create(b, loc, word, number(24 - 8 * place)));
-    return arith::ShRSIOp::create(b, loc, moved, number(24));
   }
 };
 

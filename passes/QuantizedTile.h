@@ -13,7 +13,7 @@
 
 namespace mlir::buddy {
 
-/// The kernel of a contraction with quantised weights. Activations in i8: the products of a group are summed as
+/// The kernel of a contraction with quantised weights. Activations in i8 or i16: the products of a group are summed as
 /// integers, exactly; then
 ///
 ///   C[m, p, j] += float(sum) * (s[p, g, j] * aScale[m, g]) + minimum[p, g, j] * aScale[m, g] * sum_k(a[m, g, k])

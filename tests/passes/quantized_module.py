@@ -55,7 +55,7 @@ class Linear:
     Attributes:
         kind: q8, q4_0 or q4_1.
         group: Weights that share a scale (32 for q4).
-        activation: a8 or a32.
+        activation: a8, a16 or a32.
         rows: M, as a type has it: a number or ``?``.
         depth: K.
         columns: N.
@@ -72,6 +72,16 @@ class Linear:
     def halves(self) -> int:
         """Weights in one byte."""
         return 1 if self.kind == "q8" else 2
+
+    @property
+    def activation_bits(self) -> int:
+        """Bits of an activation's integer."""
+        return 16 if self.activation == "a16" else 8
+
+    @property
+    def largest(self) -> int:
+        """The largest integer of an activation."""
+        return int(2 ** (self.activation_bits - 1)) - 1
 
     @property
     def groups(self) -> int:
@@ -165,8 +175,8 @@ def quantize_activations(x: Array, linear: Linear) -> tuple[Array, Array]:
     padded[:, : linear.depth] = x
     grouped = padded.reshape(len(x), linear.groups, linear.group)
     amax = np.abs(grouped).max(-1)
-    inverse = np.where(amax == 0, 0, np.float32(127) / np.where(amax == 0, 1, amax)).astype(np.float32)
-    return np.rint(grouped * inverse[:, :, None]).astype(np.int64), amax / np.float32(127)
+    inverse = np.where(amax == 0, 0, np.float32(linear.largest) / np.where(amax == 0, 1, amax)).astype(np.float32)
+    return np.rint(grouped * inverse[:, :, None]).astype(np.int64), amax / np.float32(linear.largest)
 
 
 def linear_reference(x: Array, weight: Quantized) -> Array:
@@ -267,6 +277,7 @@ def _quantized_input(linear: Linear) -> str:
         name = "%padded"
     if linear.activation == "a32":
         return "\n  ".join([*lines, f"%xq = tensor.cast {name} : {padded} to {padded}"])
+    i = f"i{linear.activation_bits}"
     h = "" if linear.kind == "q8" else "2x"
     shape = f"{m}x{g}x{h}{linear.quads}x4"
     loops = "m, g, q, r" if not h else "m, g, h, q, r"
@@ -285,21 +296,23 @@ def _quantized_input(linear: Linear) -> str:
         "  ^bb0(%v: f32, %o: f32):\n    %a = math.absf %v : f32\n    %r = arith.maximumf %o, %a : f32\n"
         f"    linalg.yield %r : f32\n  }} -> {scale}",
         f"%inverse = linalg.generic {{{elementwise}}} ins(%amax : {scale}) outs(%se : {scale}) {{\n"
-        "  ^bb0(%v: f32, %o: f32):\n    %c = arith.constant 127.0 : f32\n    %d = arith.divf %c, %v : f32\n"
+        f"  ^bb0(%v: f32, %o: f32):\n    %c = arith.constant {linear.largest}.0 : f32\n"
+        "    %d = arith.divf %c, %v : f32\n"
         "    %none = arith.cmpf oeq, %v, %zero : f32\n    %r = arith.select %none, %zero, %d : f32\n"
         f"    linalg.yield %r : f32\n  }} -> {scale}",
         f"%xscale = linalg.generic {{{elementwise}}} ins(%amax : {scale}) outs(%se : {scale}) {{\n"
-        "  ^bb0(%v: f32, %o: f32):\n    %c = arith.constant 127.0 : f32\n    %d = arith.divf %v, %c : f32\n"
+        f"  ^bb0(%v: f32, %o: f32):\n    %c = arith.constant {linear.largest}.0 : f32\n"
+        "    %d = arith.divf %v, %c : f32\n"
         f"    linalg.yield %d : f32\n  }} -> {scale}",
-        f"%be = tensor.empty({size}) : tensor<{shape}xi8>",
+        f"%be = tensor.empty({size}) : tensor<{shape}x{i}>",
         f"%aq = linalg.generic {{{quantize}}} ins(%xg, %inverse : tensor<{shape}xf32>, {scale}) "
-        f"outs(%be : tensor<{shape}xi8>) {{\n  ^bb0(%v: f32, %i: f32, %o: i8):\n    %s = arith.mulf %v, %i : f32\n"
-        "    %e = math.roundeven %s : f32\n    %b = arith.fptosi %e : f32 to i8\n"
-        f"    linalg.yield %b : i8\n  }} -> tensor<{shape}xi8>",
+        f"outs(%be : tensor<{shape}x{i}>) {{\n  ^bb0(%v: f32, %i: f32, %o: {i}):\n    %s = arith.mulf %v, %i : f32\n"
+        f"    %e = math.roundeven %s : f32\n    %b = arith.fptosi %e : f32 to {i}\n"
+        f"    linalg.yield %b : {i}\n  }} -> tensor<{shape}x{i}>",
         f"%fe = tensor.empty({size}) : tensor<{shape}xf32>",
-        f"%ad = linalg.generic {{{quantize}}} ins(%aq, %xscale : tensor<{shape}xi8>, {scale}) "
-        f"outs(%fe : tensor<{shape}xf32>) {{\n  ^bb0(%v: i8, %s: f32, %o: f32):\n"
-        f"    %f = arith.sitofp %v : i8 to f32\n    %r = arith.mulf %f, %s : f32\n    linalg.yield %r : f32\n"
+        f"%ad = linalg.generic {{{quantize}}} ins(%aq, %xscale : tensor<{shape}x{i}>, {scale}) "
+        f"outs(%fe : tensor<{shape}xf32>) {{\n  ^bb0(%v: {i}, %s: f32, %o: f32):\n"
+        f"    %f = arith.sitofp %v : {i} to f32\n    %r = arith.mulf %f, %s : f32\n    linalg.yield %r : f32\n"
         f"  }} -> tensor<{shape}xf32>",
         f"%xq = tensor.collapse_shape %ad {groups} : tensor<{shape}xf32> into {padded}",
     ]

@@ -79,6 +79,30 @@ def test_extreme_integers_do_not_saturate(form: str, tmp_path: Path) -> None:
             np.testing.assert_array_equal(run(module, f"f{number}", machine, weight, x), expected)
 
 
+@pytest.mark.parametrize("form", HERE)
+def test_wide_activations(form: str, tmp_path: Path) -> None:
+    """Activations of 16 bits: with one group and scales of 1 the result is the sum of integers, rounded once."""
+    machine, rng = FORMS[form], np.random.default_rng(8)
+    linears = [
+        Linear("q8", 128, "a16", "?", 120, 40),
+        Linear("q8", 32, "a16", "1", 32, 40),
+        Linear("q4_0", 32, "a16", "?", 32, 40),
+        Linear("q4_1", 32, "a16", "1", 30, 40),
+    ]
+    module = CompiledModule(linear_module(machine, linears), tmp_path / "m", machine)
+    for number, linear in enumerate(linears):
+        shape = (linear.columns, linear.groups, linear.group)
+        low, high = {"q8": (-128, 127), "q4_0": (-8, 7), "q4_1": (0, 15)}[linear.kind]
+        ones, zeros = np.ones(shape[:2], np.float16), np.zeros(shape[:2], np.float16)
+        rows = 1 if linear.rows == "1" else 7
+        for integers in (np.full(shape, low), np.full(shape, high), rng.integers(low, high + 1, shape)):
+            weight = Quantized(linear, integers, ones, zeros)
+            x = rng.integers(-32767, 32768, (rows, linear.depth)).astype(np.float32)
+            x[:, 0], x[0] = 32767, 32767
+            expected = (x.astype(np.float64) @ weight.values().T).astype(np.float32)
+            np.testing.assert_array_equal(run(module, f"f{number}", machine, weight, x), expected, err_msg=str(linear))
+
+
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     form=st.sampled_from(HERE),
@@ -93,15 +117,16 @@ def test_random_shapes(
     form: str, group: tuple[str, int], rows: str, depth: int, columns: int, count: int, seed: int
 ) -> None:
     machine, rng = FORMS[form], np.random.default_rng(seed)
-    linears = [Linear(*group, activation, rows, depth, columns) for activation in ("a8", "a32")]
+    linears = [Linear(*group, activation, rows, depth, columns) for activation in ("a8", "a16", "a32")]
     with tempfile.TemporaryDirectory() as folder:
         module = CompiledModule(linear_module(machine, linears), Path(folder) / "m", machine)
         for number, linear in enumerate(linears):
             size = count if rows == "?" else int(rows)
-            exact = Quantized.random(linear, rng, exact=True)
-            x = whole_activations(linear, size, rng)
-            expected = x.astype(np.float64) @ exact.values().T
-            np.testing.assert_array_equal(run(module, f"f{number}", machine, exact, x), expected)
+            if linear.activation != "a16":
+                exact = Quantized.random(linear, rng, exact=True)
+                x = whole_activations(linear, size, rng)
+                expected = x.astype(np.float64) @ exact.values().T
+                np.testing.assert_array_equal(run(module, f"f{number}", machine, exact, x), expected)
             weight = Quantized.random(linear, rng)
             x = rng.standard_normal((size, depth), dtype=np.float32)
             x[0] = 0

@@ -59,9 +59,15 @@ public:
     input = QuantizedInput(b, loc, contraction, contraction.zero + (dot ? dot->bias() : 0), dot && dot->takesPairs());
   }
 
+  void fetchAhead(Value index, Value shift) override {
+    aheadIndex = index;
+    aheadShift = shift;
+  }
+
   void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel) override {
     b.setInsertionPoint(builder.getInsertionBlock(), builder.getInsertionPoint());
     loc = location;
+    firstLineAhead = rows > 1 && aheadIndex ? firstLine() : Value();
     for (int64_t first = 0; first < contraction.panelWidth() / lanes; first += columns)
       emitColumns({rows, row, panel, first});
   }
@@ -82,8 +88,10 @@ private:
   int64_t lanes, columns, fullRows;
   bool halfIsNative; ///< the target widens vectors of f16 by an instruction
   VectorType sumType, wordType;
-  Value bytes;
+  Value bytes; ///< of the weights: P x G x the integers of a block
   QuantizedInput input;
+  Value aheadIndex, aheadShift; ///< as fetchAhead says
+  Value firstLineAhead;         ///< where this tile fetches, in lines from its panel's first one; null: nowhere
 
   template <typename Body> void at(OpBuilder &nested, Body body) {
     OpBuilder::InsertionGuard guard(b);
@@ -116,6 +124,8 @@ private:
   void emitColumns(const Tile &tile) {
     SmallVector<Value> zeros(tile.rows * columns, splat(sumType, b.getF32FloatAttr(0)));
     SmallVector<Value> sums = loop(contraction.groups(), 1, zeros, [&](Value group, MutableArrayRef<Value> carried) {
+      if (firstLineAhead && tile.first == 0)
+        fetchLines(tile.panel, group);
       addGroup(tile, group, carried);
     });
     for (int64_t r = 0; r < tile.rows; ++r)
@@ -239,6 +249,44 @@ private:
       loaded.push_back(vector::LoadOp::create(b, loc, type, bytes, ValueRange{tile.panel, group, place}));
     }
     return loaded;
+  }
+
+  static constexpr int64_t lineBytes = 64;
+
+  /// Lines of a block, rounded up.
+  int64_t blockLines() const {
+    SmallVector<int64_t> strides;
+    int64_t offset;
+    (void)cast<MemRefType>(contraction.w.getType()).getStridesAndOffset(strides, offset);
+    return llvm::divideCeil(strides[1], lineBytes);
+  }
+
+  /// Several tiles that go over a panel share the fetching of the next one.
+  Value firstLine() {
+    int64_t lines = contraction.groups() * blockLines();
+    Value share = arith::ShRUIOp::create(b, loc, constant(lines), aheadShift);
+    return add(arith::MulIOp::create(b, loc, aheadIndex, share), lines);
+  }
+
+  /// Fetches this tile's part of as many lines as a block has. A tile that is alone is fed well enough by the hardware.
+  void fetchLines(Value panel, Value group) {
+    Value lines = constant(blockLines());
+    Value from = arith::MulIOp::create(b, loc, group, lines);
+    Value to = arith::AddIOp::create(b, loc, from, lines);
+    from = arith::ShRUIOp::create(b, loc, from, aheadShift);
+    to = arith::ShRUIOp::create(b, loc, to, aheadShift);
+    Value isAlone = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, aheadShift, constant(0));
+    to = arith::SelectOp::create(b, loc, isAlone, from, to);
+    scf::ForOp::create(b, loc, from, to, constant(1), ValueRange(),
+                       [&](OpBuilder &nested, Location, Value line, ValueRange) {
+                         at(nested, [&] {
+                           line = arith::AddIOp::create(b, loc, line, firstLineAhead);
+                           Value place = arith::MulIOp::create(b, loc, line, constant(lineBytes));
+                           memref::PrefetchOp::create(b, loc, bytes, ValueRange{panel, constant(0), place},
+                                                      /*isWrite=*/false, /*localityHint=*/2, /*isDataCache=*/true);
+                         });
+                         scf::YieldOp::create(nested, loc);
+                       });
   }
 
   /// A single row reads each byte once, and too few lines are on their way without help. Past the end of a block this

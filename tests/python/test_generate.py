@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from buddy_gen.generate.__main__ import main
 from buddy_gen.models.tiny import write_tiny_llama
@@ -113,6 +114,8 @@ def test_weights_in_the_module_are_never_constants(model: Path, tmp_path: Path) 
         (["--entry-points", "prefill,decode,train"], "unknown entry point 'train'"),
         (["--name", "7up"], "no name for a model"),
         (["--dialect-priority", "tosa"], "without a lowering rule"),
+        (["--dtype", "f16", "--group", "32"], "only w8 and w4 have groups to choose, not f16"),
+        (["--dtype", "gguf"], "the dtype gguf keeps the blocks of a GGUF file"),
     ],
 )
 def test_wrong_options_are_one_sentence(
@@ -141,17 +144,60 @@ def test_an_unwritable_folder_is_one_sentence(model: Path, tmp_path: Path, capsy
 
 
 @pytest.mark.slow
-def test_memory_while_importing_does_not_grow_with_the_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["f32", "w4a8"])
+def test_memory_while_importing_does_not_grow_with_the_model(dtype: str, tmp_path: Path) -> None:
     """A model of 1.2 GB in f32 whose largest tensor is 100 MB: the import stays far below the model's size."""
     sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 16, "vocab_size": 25000}
     heads = {"num_attention_heads": 16, "num_key_value_heads": 16}
     model = write_tiny_llama(tmp_path / "model", dtype="f16", **sizes, **heads)
-    command = [sys.executable, "-m", "buddy_gen.generate", *_arguments(model, tmp_path)]
+    command = [sys.executable, "-m", "buddy_gen.generate", *_arguments(model, tmp_path, "--dtype", dtype)]
     script = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True);"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
     done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True, check=True)
     largest = 25000 * 1024 * 4
-    assert (tmp_path / WEIGHTS).stat().st_size > 1.1e9
+    assert (tmp_path / WEIGHTS).stat().st_size > (1.1e9 if dtype == "f32" else 1.8e8)
     assert int(done.stdout.split()[-1]) * 1024 < 0.75 * 2**30 + 2 * largest
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--dtype", "f16"], ["--dtype", "w8a8"], ["--dtype", "w8a8", "--group", "32"], ["--kv-dtype", "f16"]],
+    ids=" ".join,
+)
+def test_each_precision_is_a_program_of_its_own(
+    options: list[str], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Code and weights of two precisions never fit together, and a build folder follows the options."""
+    abis = []
+    for chosen in (["--dtype", "f32"], options, options):
+        assert main(_arguments(model, tmp_path, "--json", *chosen)) == 0
+        abis.append(json.loads(capsys.readouterr().out)["abi"])
+        with safe_open(tmp_path / WEIGHTS, "numpy") as weights:
+            assert weights.metadata()["abi"] == abis[-1]
+        assert abis[-1] in (tmp_path / "out/llama_config.h").read_text(encoding="utf-8")
+    assert abis[0] != abis[1] == abis[2]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "part"),
+    [
+        ("nan", "f32", "holds NaN"),
+        ("nan", "w4a8", "holds NaN"),
+        ("inf", "bf16", "holds infinity"),
+        ("1e5", "f16", "holds 100000, beyond the largest number of f16 (65504); build this model as bf16 or f32"),
+        ("1e9", "w8a32", "does not fit"),
+    ],
+)
+def test_weights_that_can_not_be_stored_are_named(
+    value: str, dtype: str, part: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = load_file(model / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name][7, 3] = float(value)
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+    assert main(_arguments(model, tmp_path, "--dtype", dtype)) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("buddy: error:")]
+    assert len(lines) == 1 and name in lines[0] and part in lines[0]
+    assert not list(tmp_path.rglob("*.part")) and not (tmp_path / WEIGHTS).exists()

@@ -86,16 +86,17 @@ private:
 
   static linalg::GenericOp lastOf(ArrayRef<PackedContraction> contractions) { return contractions.back().op; }
 
-  /// The locations of all, and in the metadata the bytes of their weights, for a profile.
+  /// The locations of all, and in the metadata, for a profile, the bytes of their weights and the operations per row.
   static Location locationOf(ArrayRef<PackedContraction> contractions) {
     SmallVector<Location> locations;
-    int64_t bytes = 0;
+    int64_t bytes = 0, operations = 0;
     for (PackedContraction contraction : contractions) {
       locations.push_back(contraction.op.getLoc());
       bytes += weightBytes(contraction.op);
+      operations += operationsPerRow(contraction.op);
     }
     MLIRContext *context = locations.front().getContext();
-    return FusedLoc::get(context, locations, IntegerAttr::get(IntegerType::get(context, 64), bytes));
+    return FusedLoc::get(context, locations, DenseI64ArrayAttr::get(context, {bytes, operations}));
   }
 
   /// Bytes of the inputs that a contraction reads for each panel, as far as their sizes are known.
@@ -107,6 +108,16 @@ private:
           type.hasStaticShape() && llvm::is_contained(op.getMatchingIndexingMap(input).getResults(), panel))
         bytes += type.getNumElements() * type.getElementTypeBitWidth() / 8;
     return bytes;
+  }
+
+  /// Multiplications and additions for one row of C; 0 where a size is not known.
+  static int64_t operationsPerRow(linalg::GenericOp op) {
+    auto row = cast<AffineDimExpr>(op.getIndexingMapsArray().back().getResult(0));
+    int64_t operations = 2;
+    for (auto [loop, extent] : llvm::enumerate(op.getStaticLoopRanges()))
+      if (loop != row.getPosition())
+        operations *= ShapedType::isDynamic(extent) ? 0 : extent;
+    return operations;
   }
 
   /// Finds the contraction that a panel of all of them belongs to, and runs `body` with its number in there.

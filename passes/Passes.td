@@ -294,7 +294,8 @@ def ProfileRegions : Pass<"profile-regions", "ModuleOp"> {
     `buddy_profile_begin(names: ptr, id: i64)` and `buddy_profile_end(names: ptr, id: i64)`, which the program defines
     and which only the calling thread makes. `names` is the address of `@<entry>_profile_names`, a constant of bytes:
     line number `id` (from 0) is the region's name, made of its ops' locations (`model.layers.*.mlp/mul_13`), and, after
-    a tabulator, the bytes of weights that it reads where a pass has noted them; a zero ends the text. Regions with the
+    tabulators, the bytes of weights that it reads and its operations for each row, where a pass has noted them in the
+    location's metadata; a zero ends the text. Regions with the
     same name share a number. A module without an entry point is left alone.
   }];
   let dependentDialects = ["arith::ArithDialect", "LLVM::LLVMDialect"];

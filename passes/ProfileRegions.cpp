@@ -36,17 +36,18 @@ void collectNames(Location location, llvm::SmallSetVector<StringRef, 4> &names) 
     collectNames(call.getCallee(), names);
 }
 
-/// The bytes of weights that a location's op reads, as passes that know them note it in fused locations.
-int64_t collectBytes(Location location) {
+/// What passes have noted of an op in its location: bytes of weights, operations for each row; none where they have
+/// not.
+ArrayRef<int64_t> collectWork(Location location) {
   auto fused = dyn_cast<FusedLoc>(location);
   if (!fused)
-    return 0;
-  if (auto bytes = dyn_cast_or_null<IntegerAttr>(fused.getMetadata()))
-    return bytes.getInt();
-  int64_t sum = 0;
+    return {};
+  if (auto work = dyn_cast_or_null<DenseI64ArrayAttr>(fused.getMetadata()))
+    return work.asArrayRef();
   for (Location part : fused.getLocations())
-    sum += collectBytes(part);
-  return sum;
+    if (ArrayRef<int64_t> work = collectWork(part); !work.empty())
+      return work;
+  return {};
 }
 
 /// Replaces the numbers among the parts of a path by a star: a private function serves every layer.
@@ -69,8 +70,9 @@ std::string nameOf(Operation *op, func::FuncOp function) {
   std::replace(name.begin(), name.end(), '\n', ' ');
   if (function.isPrivate())
     name = withoutNumbers(name);
-  int64_t bytes = collectBytes(op->getLoc());
-  return bytes == 0 ? name : name + '\t' + std::to_string(bytes);
+  for (int64_t number : collectWork(op->getLoc()))
+    name += '\t' + std::to_string(number);
+  return name;
 }
 
 struct ProfileRegions : buddy::impl::ProfileRegionsBase<ProfileRegions> {

@@ -1,7 +1,7 @@
 // RUN: buddy-opt %s --profile-regions | FileCheck %s
 // RUN: buddy-opt %s --profile-regions --convert-scf-to-openmp --canonicalize --convert-to-llvm | FileCheck %s --check-prefix=LLVM
 
-// CHECK: llvm.mlir.global external constant @run_profile_names("model.layers.*.mlp/mul + model.layers.*/silu\0Amodel.embed/gather\094096\0A\00")
+// CHECK: llvm.mlir.global external constant @run_profile_names("model.layers.*.mlp/mul + model.layers.*/silu\0Amodel.embed/gather\094096\09128\0A\00")
 // CHECK-DAG: func.func private @buddy_profile_begin(!llvm.ptr, i64)
 // CHECK-DAG: func.func private @buddy_profile_end(!llvm.ptr, i64)
 // LLVM: llvm.mlir.global external constant @run_profile_names
@@ -27,7 +27,7 @@ func.func private @layer(%x: memref<?xf32>, %n: index) {
   return
 }
 
-// The loop over layers is no region. A name carries the bytes that its location tells.
+// The loop over layers is no region. A name carries the work that its location tells.
 // CHECK-LABEL: func.func @run
 // CHECK: %[[ONE:.*]] = arith.constant 1 : i64
 // CHECK-NEXT: call @buddy_profile_begin(%{{.*}}, %[[ONE]])
@@ -43,7 +43,7 @@ func.func @run(%x: memref<?xf32>, %n: index) attributes {buddy.entry = "prefill"
   %zero = arith.constant 0.0 : f32
   scf.for %j = %c0 to %n step %c1 {
     memref.store %zero, %x[%j] : memref<?xf32>
-  } loc(fused<4096 : i64>["model.embed/gather"])
+  } loc(fused<array<i64: 4096, 128>>["model.embed/gather"])
   scf.for %j = %c0 to %n step %c1 {
     func.call @layer(%x, %n) : (memref<?xf32>, index) -> ()
   } loc("layers")

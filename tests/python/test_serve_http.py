@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import socket
 import threading
 import time
@@ -255,6 +257,37 @@ def test_going_down_ends_every_request_with_an_error() -> None:
         assert "[DONE]" not in first.result().text
         assert time.monotonic() - start < 5
     assert engine.generated == 2
+
+
+def noise(running: Running, kind: int, chosen: random.Random) -> None:
+    """A connection of somebody who means no good, or whose network is bad."""
+    good = raw(stream=True, max_tokens=50)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    request = head + b"Content-Length: %d\r\n\r\n" % len(good)
+    damaged = bytearray(good)
+    damaged[chosen.randrange(len(good))] = chosen.randrange(256)
+    content = (
+        chosen.randbytes(chosen.randrange(1, 5000)),
+        (request + good)[: chosen.randrange(1, 200)],
+        request + good,
+        request + damaged,
+        (request + good) * 20,
+        head + b"Transfer-Encoding: chunked\r\n\r\nffffffff\r\n" + good,
+    )[kind % 6]
+    with contextlib.suppress(OSError), running.connect() as opened:
+        opened.settimeout(0.3)
+        opened.sendall(content)
+        if kind % 4 == 0:
+            opened.recv(10)
+
+
+def test_noise_does_no_harm() -> None:
+    chosen = random.Random(5)
+    with serving(FakeEngine()) as running:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda kind: noise(running, kind, random.Random(kind)), chosen.sample(range(10_000), 300)))
+        until(lambda: not running.scheduler.busy and running.scheduler.waiting == 0)
+        assert running.post("/v1/completions", BODY).json()["choices"][0]["text"] == "abcde"
 
 
 def test_many_clients_at_once() -> None:

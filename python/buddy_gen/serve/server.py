@@ -27,6 +27,7 @@ def log_to_stderr(*, quiet: bool) -> None:
     log = logging.getLogger("buddy.serve")
     log.handlers, log.propagate = [handler], False
     log.setLevel(logging.WARNING if quiet else logging.INFO)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of each write to a client that has left
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -14,14 +14,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_model import VOCAB, toy_spec
+from transformers import LlamaForCausalLM
 from typer.testing import CliRunner
 
 from buddy_gen.cli import app
 from buddy_gen.errors import BuddyError
 from buddy_gen.evaluate.evaluation import TextTokens, evaluate
 from buddy_gen.evaluate.measures import log_softmax
-from buddy_gen.evaluate.predictors import BuiltModel
+from buddy_gen.evaluate.predictors import BuiltModel, EagerModel
 from buddy_gen.evaluate.windows import split_windows
+from buddy_gen.models.tiny import write_tiny_llama
 from buddy_gen.tokenizers import write_vocab
 from buddy_gen.weights.packed import PackedTensor, WeightsLayout, WeightsMetadata, write_weights
 
@@ -141,6 +143,19 @@ def test_large_logits_do_not_overflow() -> None:
     rows = log_softmax(np.array([[3e38, 0, -3e38], [1e5, 1e5, -1e5]], np.float32))
     np.testing.assert_allclose(rows[1, :2], -np.log(2))
     assert rows[0, 0] == 0
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_eager_reference_is_hugging_faces_model(tied: bool, tmp_path: Path) -> None:
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    folder = write_tiny_llama(
+        tmp_path, rope_scaling={**rope, "original_max_position_embeddings": 16}, tie_word_embeddings=tied
+    )
+    expected = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    ids = [3, 14, 15, 92, 6, 5, 35]
+    with torch.no_grad():
+        rows = expected(torch.tensor([ids])).logits[0].numpy()
+    np.testing.assert_allclose(EagerModel(str(folder)).logits(ids), rows, rtol=0, atol=1e-5)
 
 
 # The command

@@ -94,6 +94,10 @@ function(buddy_add_llama_library target)
   target_link_libraries(${target} PRIVATE buddy_llama_app buddy_model_${ARG_MODEL} buddy::runtime m)
   target_link_options(
     ${target}
-    PRIVATE -static-libstdc++ -static-libgcc "LINKER:--version-script=${exports}" LINKER:-z,defs
+    PRIVATE
+      -static-libstdc++
+      -static-libgcc
+      "LINKER:--version-script=${exports}"
+      "$<$<NOT:$<BOOL:${BUDDY_SANITIZE}>>:LINKER:-z,defs>"
   )
 endfunction()

@@ -28,6 +28,8 @@ def running(build_dir: Path) -> Iterator[Running]:
     library = build_dir / "bin" / "libllama.so"
     if not library.exists():
         pytest.skip("this build has no model")
+    if b"__asan_init" in library.read_bytes():
+        pytest.skip("a library with sanitizers cannot be loaded into an interpreter without them")
     cache = (build_dir / "CMakeCache.txt").read_text("utf-8")
     if "BUDDY_LLAMA_MODEL:STRING=smollm2" not in cache or "BUDDY_LLAMA_DTYPE:STRING=f32" not in cache:
         pytest.skip("this build is of another model")

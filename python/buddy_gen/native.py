@@ -120,6 +120,12 @@ class NativeModule:
 
         return call
 
+    def arena_size(self, name: str, tokens: int) -> int:
+        """Bytes that the entry point `name` wants as its arena for a number of tokens."""
+        function = getattr(self._library, f"_mlir_ciface_{name}_arena_size")
+        function.restype = ctypes.c_int64
+        return int(function(ctypes.c_int64(tokens)))
+
 
 def _descriptor(array: npt.NDArray[Any]) -> ctypes.Structure:
     """MLIR's StridedMemRefType for an array (strides in elements)."""

@@ -25,6 +25,7 @@ def test_json(profiled: Program) -> None:
     slow, fast = decode["regions"]  # what took longest comes first; what was never entered is left out
     assert (slow["name"], slow["calls"], slow["bytes_per_call"]) == ("layers.*.mlp/linear", 4, 2_000_000)
     assert (fast["name"], fast["calls"], fast["bytes_per_call"]) == ("embed/embedding", 8, 1000)
+    assert slow["flops_per_token"] == 8000 and "flops_per_token" not in fast
     assert slow["seconds"] >= 0.040 and fast["seconds"] >= 0.008
     assert 0.056 <= decode["seconds"] <= run["decode_seconds"]
     assert slow["share"] == pytest.approx(slow["seconds"] / decode["seconds"], abs=1e-5)

@@ -24,13 +24,26 @@ static std::vector<std::string_view> linesOf(std::string_view text) {
   return lines;
 }
 
-/// The name and the bytes of a line.
+/// Takes what stands before the next tab, or all.
+static std::string_view takeField(std::string_view &line) {
+  const std::size_t end = std::min(line.find('\t'), line.size());
+  const std::string_view field = line.substr(0, end);
+  line.remove_prefix(std::min(end + 1, line.size()));
+  return field;
+}
+
+static std::int64_t numberIn(std::string_view field) {
+  std::int64_t number = 0;
+  std::from_chars(field.data(), field.data() + field.size(), number);
+  return number;
+}
+
+/// The name, the bytes and the operations of a line.
 static KernelTime kernelOf(std::string_view line) {
   KernelTime kernel;
-  const std::size_t tab = line.find('\t');
-  kernel.name = line.substr(0, tab);
-  if (tab != std::string_view::npos)
-    std::from_chars(line.data() + tab + 1, line.data() + line.size(), kernel.bytes);
+  kernel.name = takeField(line);
+  kernel.bytes = numberIn(takeField(line));
+  kernel.flopsPerToken = numberIn(takeField(line));
   return kernel;
 }
 
@@ -93,7 +106,7 @@ std::string llama::profileTable(const std::vector<EntryProfile> &profiles) {
             "  region\n";
     for (const KernelTime &kernel : profile.kernels)
       text += rowText(kernel, profile, withRates);
-    text += rowText({"(between regions)", profile.calls, restSeconds(profile), 0}, profile, withRates);
+    text += rowText({"(between regions)", profile.calls, restSeconds(profile), 0, 0}, profile, withRates);
   }
   return text;
 }
@@ -112,6 +125,8 @@ std::vector<JsonObject> llama::profileJson(const std::vector<EntryProfile> &prof
         region.add("bytes_per_call", kernel.bytes);
         region.add("gigabytes_per_second", kernel.gigabytesPerSecond());
       }
+      if (kernel.flopsPerToken > 0)
+        region.add("flops_per_token", kernel.flopsPerToken);
     }
     JsonObject &entry = entries.emplace_back();
     entry.add("entry", profile.entry);

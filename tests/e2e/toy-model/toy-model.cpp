@@ -70,7 +70,8 @@ extern "C" {
 extern const char BUDDY_NAMES(BUDDY_MODEL, _prefill)[];
 extern const char BUDDY_NAMES(BUDDY_MODEL, _decode)[];
 const char BUDDY_NAMES(BUDDY_MODEL, _prefill)[] = "embed/embedding\nnever\nlayers.*.mlp/linear\n";
-const char BUDDY_NAMES(BUDDY_MODEL, _decode)[] = "embed/embedding\t1000\nnever\t5\nlayers.*.mlp/linear\t2000000\n";
+const char BUDDY_NAMES(BUDDY_MODEL,
+                       _decode)[] = "embed/embedding\t1000\nnever\t5\nlayers.*.mlp/linear\t2000000\t8000\n";
 }
 static void enterRegion(const char *module, std::int64_t region, int milliseconds) {
   buddy_profile_begin(module, region);

@@ -11,10 +11,13 @@
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Linalg/IR/Linalg.h"
 #include "mlir/Dialect/Linalg/Transforms/Transforms.h"
+#include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/MemRef/Transforms/Transforms.h"
 #include "mlir/Dialect/Tensor/IR/Tensor.h"
+#include "mlir/Dialect/Tensor/Transforms/Transforms.h"
 #include "mlir/Dialect/Utils/StructuredOpsUtils.h"
 #include "mlir/IR/IRMapping.h"
+#include "mlir/IR/Matchers.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "mlir/Transforms/GreedyPatternRewriteDriver.h"
 
@@ -268,20 +271,72 @@ struct FoldIntoExtract : OpRewritePattern<tensor::ExtractOp> {
   }
 };
 
-/// The loops over quads and places in them, where an op goes through both (and the halves) in the order of memory:
-/// (m, g, q, r) -> (m, g, k). A loop over four places would be too short for vectors.
+/// max(0, |x|, ...) of floats is the largest of their bits as integers, a NaN above all: one instruction instead of a
+/// comparison, a test for NaN and one for the sign of zero.
+struct CompareMagnitudesAsIntegers : OpRewritePattern<linalg::GenericOp> {
+  using OpRewritePattern::OpRewritePattern;
+
+  LogicalResult matchAndRewrite(linalg::GenericOp op, PatternRewriter &rewriter) const override {
+    if (op.getNumDpsInputs() != 1 || op.getNumDpsInits() != 1 || !op.hasPureTensorSemantics() ||
+        op.getNumReductionLoops() == 0 || !llvm::hasNItems(op.getBody()->without_terminator(), 2))
+      return rewriter.notifyMatchFailure(op, "no reduction of one tensor");
+    Block *body = op.getBody();
+    auto most = body->getTerminator()->getOperand(0).getDefiningOp<arith::MaximumFOp>();
+    if (!most || !most.getType().isF32())
+      return rewriter.notifyMatchFailure(op, "no maximum of f32");
+    Value out = body->getArgument(1);
+    Value other = most.getLhs() == out ? most.getRhs() : most.getRhs() == out ? most.getLhs() : Value();
+    auto magnitude = other ? other.getDefiningOp<math::AbsFOp>() : math::AbsFOp();
+    auto fill = op.getDpsInits()[0].getDefiningOp<linalg::FillOp>();
+    if (!magnitude || magnitude.getOperand() != body->getArgument(0) || !fill ||
+        !matchPattern(fill.getInputs()[0], m_PosZeroFloat()))
+      return rewriter.notifyMatchFailure(op, "no maximum of magnitudes from zero on");
+
+    Location loc = op.getLoc();
+    Type i32 = rewriter.getI32Type(), f32 = rewriter.getF32Type();
+    SmallVector<OpFoldResult> sizes = tensor::getMixedSizes(rewriter, loc, fill.getOutputs()[0]);
+    auto empty = [&](Type element) { return tensor::EmptyOp::create(rewriter, loc, sizes, element).getResult(); };
+    Value zero = arith::ConstantOp::create(rewriter, loc, rewriter.getI32IntegerAttr(0));
+    Value start = linalg::FillOp::create(rewriter, loc, zero, empty(i32)).getResult(0);
+    Value bits = linalg::GenericOp::create(rewriter, loc, start.getType(), op.getDpsInputs(), start,
+                                           op.getIndexingMapsArray(), op.getIteratorTypesArray(),
+                                           [&](OpBuilder &b, Location at, ValueRange args) {
+                                             Value absolute = math::AbsFOp::create(b, at, args[0]);
+                                             Value number = arith::BitcastOp::create(b, at, i32, absolute);
+                                             Value larger = arith::MaxSIOp::create(b, at, args[1], number);
+                                             linalg::YieldOp::create(b, at, larger);
+                                           })
+                     .getResult(0);
+    int64_t rank = cast<RankedTensorType>(bits.getType()).getRank();
+    SmallVector<AffineMap> maps(2, rewriter.getMultiDimIdentityMap(rank));
+    SmallVector<utils::IteratorType> parallel(rank, utils::IteratorType::parallel);
+    rewriter.replaceOpWithNewOp<linalg::GenericOp>(op, op.getResultTypes(), bits, empty(f32), maps, parallel,
+                                                   [&](OpBuilder &b, Location at, ValueRange args) {
+                                                     Value value = arith::BitcastOp::create(b, at, f32, args[0]);
+                                                     linalg::YieldOp::create(b, at, value);
+                                                   });
+    return success();
+  }
+};
+
+/// Loops of an op over (m, g, h, q, r) that can be one, as the op goes through them in the order of memory: m and g,
+/// and h, q and r. A loop over four places would be too short for vectors, and two loops over rows and groups would be
+/// taken apart again by a division.
 SmallVector<ReassociationIndices> quadLoops(linalg::LinalgOp op) {
   SmallVector<int64_t> extents = op.getStaticLoopRanges();
   SmallVector<utils::IteratorType> kinds = op.getIteratorTypesArray();
+  SmallVector<AffineMap> maps = op.getIndexingMapsArray();
   int64_t last = static_cast<int64_t>(extents.size()) - 1;
-  if (last < 2 || extents[last] != 4 || op.getNumDpsInputs() == 0)
+  if (last < 3 || extents[last] != 4 || op.getNumDpsInputs() == 0)
     return {};
-  ReassociationIndices loops = {last};
-  for (int64_t loop = last - 1; loop > 1 && kinds[loop] == kinds[last] && !ShapedType::isDynamic(extents[loop]); --loop)
-    loops.insert(loops.begin(), loop);
-  if (loops.size() < 2 || !linalg::areDimSequencesPreserved(op.getIndexingMapsArray(), {loops}))
+  SmallVector<ReassociationIndices> found = {{0, 1}, llvm::to_vector<2>(llvm::seq<int64_t>(2, last + 1))};
+  for (const ReassociationIndices &loops : found)
+    for (int64_t loop : loops)
+      if (kinds[loop] != kinds[loops.front()] || (loop > 0 && ShapedType::isDynamic(extents[loop])))
+        return {};
+  if (!linalg::areDimSequencesPreserved(maps, found))
     return {};
-  return {loops};
+  return found;
 }
 
 struct FoldQuantizedWeights : buddy::impl::FoldQuantizedWeightsBase<FoldQuantizedWeights> {
@@ -298,7 +353,10 @@ struct FoldQuantizedWeights : buddy::impl::FoldQuantizedWeightsBase<FoldQuantize
       return signalPassFailure();
     // What computes the activations' integers, once the contractions have them as they are.
     RewritePatternSet collapsing(context);
+    collapsing.add<CompareMagnitudesAsIntegers>(context);
     linalg::populateCollapseDimensions(collapsing, quadLoops);
+    tensor::populateFoldTensorEmptyPatterns(collapsing);
+    linalg::FillOp::getCanonicalizationPatterns(collapsing, context);
     tensor::CollapseShapeOp::getCanonicalizationPatterns(collapsing, context);
     tensor::ExpandShapeOp::getCanonicalizationPatterns(collapsing, context);
     if (failed(applyPatternsGreedily(getOperation(), std::move(collapsing))))

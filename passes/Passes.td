@@ -82,11 +82,12 @@ def FoldQuantizedWeights : Pass<"fold-quantized-weights", "func::FuncOp"> {
       C[m, p, j] += (float(aq[m, g, r]) * as[m, g]) * (float(q[p, g, j, r]) * s[p, g, j])
 
     which `matmul-vectorize` turns into sums of integers. The read of one element (the row gather of an embedding)
-    becomes reads of the elements that it is computed from. What computes the activations' integers goes through a group
-    in one loop instead of three. The meaning of a module does not change.
+    becomes reads of the elements that it is computed from. What computes the activations' integers goes through rows
+    and groups in one loop, and through a group in one; magnitudes are compared as integers. The meaning of a module does
+    not change.
   }];
   let dependentDialects = ["affine::AffineDialect", "arith::ArithDialect", "linalg::LinalgDialect",
-                           "memref::MemRefDialect", "tensor::TensorDialect"];
+                           "math::MathDialect", "memref::MemRefDialect", "tensor::TensorDialect"];
 }
 
 def DecomposeComposites : Pass<"decompose-composites", "func::FuncOp"> {

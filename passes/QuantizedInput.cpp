@@ -84,15 +84,15 @@ public:
   Value groupSums(int64_t factor) {
     bool isInteger = contraction.hasIntegerActivations();
     Type type = isInteger ? Type(b.getI32Type()) : Type(b.getF32Type());
+    // Rows and groups are one loop, which has not to be taken apart by a division in every iteration.
     Value a = contraction.a;
-    unsigned depths = aType.getRank() - 2;
-    if (aType.getLayout().isIdentity()) {
-      ReassociationIndices group = llvm::to_vector<2>(llvm::seq<int64_t>(2, aType.getRank()));
-      a = memref::CollapseShapeOp::create(b, loc, a, ArrayRef<ReassociationIndices>{{0}, {1}, group});
-      depths = 1;
-    }
-    SmallVector<StringRef> iterators = {"parallel", "parallel"};
-    iterators.append(depths, "reduction");
+    bool flat = aType.getLayout().isIdentity();
+    SmallVector<StringRef> iterators(flat ? 1 : 2, "parallel");
+    iterators.append(flat ? 1 : aType.getRank() - 2, "reduction");
+    if (flat)
+      a = memref::CollapseShapeOp::create(
+          b, loc, a,
+          ArrayRef<ReassociationIndices>{{0, 1}, llvm::to_vector<2>(llvm::seq<int64_t>(2, aType.getRank()))});
     Value zero = arith::ConstantOp::create(b, loc, b.getZeroAttr(type));
     return prepared(("sums " + Twine(factor)).str(), groupType(type), a, iterators, {}, zero,
                     [&](OpBuilder &b, Location loc, ValueRange args) -> SmallVector<Value> {
@@ -182,16 +182,26 @@ private:
   /// those that an earlier contraction of the same group has computed.
   SmallVector<Value> prepared(StringRef name, ArrayRef<MemRefType> types, Value source, ArrayRef<StringRef> iterators,
                               Value second, Value start, Body body) {
-    if (linalg::GenericOp earlier = findPrepared(name))
-      return SmallVector<Value>(earlier.getDpsInits());
+    if (linalg::GenericOp earlier = findPrepared(name)) {
+      SmallVector<Value> buffers(earlier.getDpsInits());
+      for (Value &buffer : buffers)
+        if (auto flat = buffer.getDefiningOp<memref::CollapseShapeOp>())
+          buffer = flat.getSrc();
+      return buffers;
+    }
     auto mark = b.getStringAttr(name);
-    SmallVector<Value> inputs = {source}, outputs;
+    SmallVector<Value> inputs = {source}, buffers, outputs;
     if (second)
       inputs.push_back(second);
+    bool flat = iterators.size() == 2 && iterators.back() == "reduction";
     for (MemRefType type : types) {
-      outputs.push_back(memref::AllocOp::create(b, loc, type, rowSizes()));
+      Value buffer = memref::AllocOp::create(b, loc, type, rowSizes());
       if (start)
-        linalg::FillOp::create(b, loc, start, outputs.back())->setAttr(attribute, mark);
+        linalg::FillOp::create(b, loc, start, buffer)->setAttr(attribute, mark);
+      buffers.push_back(buffer);
+      outputs.push_back(
+          flat ? Value(memref::CollapseShapeOp::create(b, loc, buffer, ArrayRef<ReassociationIndices>{{0, 1}}))
+               : buffer);
     }
     SmallVector<utils::IteratorType> kinds;
     for (StringRef iterator : iterators)
@@ -206,7 +216,7 @@ private:
                                           linalg::YieldOp::create(nested, at, body(nested, at, args));
                                         });
     op->setAttr(attribute, mark);
-    return outputs;
+    return buffers;
   }
 
   static constexpr StringLiteral attribute = "buddy.prepared";

@@ -103,7 +103,7 @@ def test_wide_activations(form: str, tmp_path: Path) -> None:
             np.testing.assert_array_equal(run(module, f"f{number}", machine, weight, x), expected, err_msg=str(linear))
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     form=st.sampled_from(HERE),
     group=st.sampled_from(GROUPS),

@@ -133,6 +133,7 @@ private:
   Value alphas;       ///< (row of the tile): how much of the sums so far remains
   Value maxima, sums; ///< (state)
   Value products;     ///< (row of the tile, position, lane): not yet summed over lanes; decode
+  Value widenedV;     ///< (position of the block, head_dim): V of a narrow cache; prefill
   Value transposedK;  ///< (head_dim, position of the block); prefill
 
   /// head_dim in vectors: full ones, then narrower ones.
@@ -250,6 +251,8 @@ private:
       maxima = scratch({att.groupSize() * blockRows});
       sums = scratch({att.groupSize() * blockRows});
       transposedK = scratch({att.headDim, positions});
+      if (!cast<MemRefType>(att.v.getType()).getElementType().isF32())
+        widenedV = scratch({positions, att.headDim});
       Value kvHead = arith::DivUIOp::create(b, loc, unit, blocks);
       Value firstQuery = mul(interleave(arith::RemUIOp::create(b, loc, unit, blocks), blocks), blockRows);
       Value count = min(sub(queries, firstQuery), index(blockRows));
@@ -257,7 +260,10 @@ private:
       Value filled = add(add(att.position, firstQuery), count);
       forEachTile(firstHead, firstQuery, count, blockRows, [&](const RowTile &tile) { startRows(tile); });
       loop(zero, filled, positions, [&](Value start) {
-        transposeK(kvHead, start, min(sub(filled, start), index(positions)));
+        Value inBlock = min(sub(filled, start), index(positions));
+        transposeK(kvHead, start, inBlock);
+        if (widenedV)
+          widenV(kvHead, start, inBlock);
         forEachTile(firstHead, firstQuery, count, blockRows, [&](const RowTile &tile) {
           // Row i of the tile attends to the positions up to and with its own.
           Value limit = sub(add(add(att.position, tile.query), one), start);
@@ -456,7 +462,7 @@ private:
       highest = highest ? larger(score, highest) : score;
     }
     Value before = load(maxima, state);
-    Value highestScalar = vector::ReductionOp::create(b, loc, vector::CombiningKind::MAXNUMF, highest);
+    Value highestScalar = largestLane(highest);
     Value after = larger(highestScalar, before);
     Value afters = splat(after, vectorType);
     Value alpha = scalarExpOfNonPositive(arith::SubFOp::create(b, loc, before, after));
@@ -492,12 +498,11 @@ private:
         SmallVector<Value> values;
         if (block.leads && first == 0)
           prefetchRow(att.v, block.kvHead, add(block.start, j));
-        Value place = add(block.start, j), scale = scaleOf(att.v, block.kvHead, place);
-        for (const Chunk &chunk : group) {
-          auto stored = VectorType::get(chunk.type.getShape(), cast<MemRefType>(att.v.getType()).getElementType());
-          Value value = loadVector(stored, att.v, {att.layer, block.kvHead, place, index(chunk.offset)});
-          values.push_back(widen(value, chunk.type, scale));
-        }
+        if (widenedV)
+          for (const Chunk &chunk : group)
+            values.push_back(loadVector(chunk.type, widenedV, {j, index(chunk.offset)}));
+        else
+          values = valuesAt(block.kvHead, add(block.start, j), group);
         for (int64_t row = 0; row < tile.rows; ++row) {
           Value weight = load(scores, {index(row), j});
           for (auto [number, chunk] : llvm::enumerate(group)) {
@@ -513,9 +518,26 @@ private:
     }
   }
 
+  /// A row of V, in vectors.
+  SmallVector<Value> valuesAt(Value kvHead, Value place, ArrayRef<Chunk> parts) {
+    Value scale = scaleOf(att.v, kvHead, place);
+    return llvm::map_to_vector(parts, [&](const Chunk &chunk) {
+      auto stored = VectorType::get(chunk.type.getShape(), cast<MemRefType>(att.v.getType()).getElementType());
+      return widen(loadVector(stored, att.v, {att.layer, kvHead, place, index(chunk.offset)}), chunk.type, scale);
+    });
+  }
+
   //===--------------------------------------------------------------------===//
-  // Transposition of K
+  // What a block of queries shares: K transposed, V widened
   //===--------------------------------------------------------------------===//
+
+  void widenV(Value kvHead, Value start, Value count) {
+    SmallVector<Chunk> parts = chunks();
+    loop(zero, count, 1, [&](Value j) {
+      for (auto [chunk, value] : llvm::zip_equal(parts, valuesAt(kvHead, add(start, j), parts)))
+        storeVector(value, widenedV, {j, index(chunk.offset)});
+    });
+  }
 
   /// transposedK[d, j] = k[start + j, d]. Past `count` it repeats the last position: those scores are masked.
   void transposeK(Value kvHead, Value start, Value count) {

@@ -30,6 +30,17 @@ Value VectorEmitter::expOfNonPositive(Value x) {
   return arith::BitcastOp::create(b, loc, type, sum);
 }
 
+Value VectorEmitter::largestLane(Value vector) {
+  // As a tree: the reduction of the vector dialect looks for NaNs at each lane in turn.
+  for (int64_t half = cast<VectorType>(vector.getType()).getDimSize(0) / 2; half >= 1; half /= 2) {
+    auto lower = llvm::to_vector(llvm::seq<int64_t>(0, half)),
+         upper = llvm::to_vector(llvm::seq<int64_t>(half, 2 * half));
+    vector = larger(vector::ShuffleOp::create(b, loc, vector, vector, lower),
+                    vector::ShuffleOp::create(b, loc, vector, vector, upper));
+  }
+  return vector::ExtractOp::create(b, loc, vector, ArrayRef<int64_t>{0});
+}
+
 Value VectorEmitter::sumAcross(SmallVector<Value> vectors) {
   // Adds halves of ever shorter blocks of two vectors.
   for (int64_t block = lanes; block > 1; block /= 2) {

@@ -90,6 +90,9 @@ protected:
     body(op.getInductionVars()[0]);
   }
 
+  /// The largest lane; NaNs are passed over.
+  Value largestLane(Value vector);
+
   /// One vector whose lane i is the sum of the lanes of vectors[i].
   Value sumAcross(SmallVector<Value> vectors);
 

@@ -156,6 +156,13 @@ def test_libraries_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
         LibraryEngine(find_library(other))
 
 
+@pytest.mark.parametrize(("asked", "given"), [(0, 256), (-1, 256), (17, 17)])
+def test_contexts(folder: Path, asked: int, given: int) -> None:
+    engine = LibraryEngine(find_library(folder), context=asked, threads=1)
+    assert (engine.info.context, engine.info.threads) == (given, 1)
+    engine.close()
+
+
 def test_a_library_shows_its_interface_alone(folder: Path) -> None:
     listing = subprocess.run(
         ["nm", "-D", "--defined-only", find_library(folder)], capture_output=True, text=True, check=True

@@ -247,8 +247,10 @@ private:
       return false;
     if (!result.hasIntegerActivations())
       return true;
-    // |sum| is largest with 128 * 128, or 128 * 32767, for every product; activations are read as whole quads.
-    int64_t longestGroup = ((int64_t(1) << 31) - 1) / (result.hasWideActivations() ? 128 * 32767 : 128 * 128);
+    // No sum of a group's products may leave 32 bits; activations are read as whole quads.
+    int64_t largestWeight = (result.nibbles ? 15 : 128) + std::abs(result.zero);
+    int64_t largestActivation = result.hasWideActivations() ? 32768 : 128;
+    int64_t longestGroup = ((int64_t(1) << 31) - 1) / (largestWeight * largestActivation);
     return cast<MemRefType>(result.a.getType()).getLayout().isIdentity() &&
            result.quads() * result.halves() * 4 <= longestGroup;
   }

@@ -45,6 +45,18 @@ bool isTensor(Type type, Type element, ArrayRef<int64_t> sizes) {
   return true;
 }
 
+/// A KV cache, tensor<LxHkvx?xDxE>; of int8 with the four bytes of a scale behind each row of D.
+constexpr StringLiteral cacheType = "tensor<LxHkvx?xDxE> with E f32, f16 or bf16, or tensor<LxHkvx?x(D+4)xi8>";
+constexpr int64_t scaleBytes = 4;
+bool isCache(Type type) {
+  auto cache = dyn_cast<RankedTensorType>(type);
+  if (!cache)
+    return false;
+  Type element = cache.getElementType();
+  return (element.isF32() || element.isF16() || element.isBF16() || element.isInteger(8)) &&
+         isTensor(type, element, {any, any, dynamic, any});
+}
+
 class ContractVerifier {
 public:
   ContractVerifier(ModuleOp module, int64_t maxConstantBytes)
@@ -152,7 +164,7 @@ private:
     expect(1, "ids", decodes ? "tensor<1x1xi64>" : "tensor<1x?xi64>",
            isTensor(types[1], i64, {1, decodes ? 1 : dynamic}));
     expect(2, "position", "i64", types[2] == i64);
-    expect(3, "k_cache", "tensor<LxHkvx?xDxf32>", isTensor(types[3], f32, {any, any, dynamic, any}));
+    expect(3, "k_cache", cacheType, isCache(types[3]));
     expect(4, "v_cache", "the type of k_cache", types[4] == types[3]);
     expect(5, "logits", scores ? "tensor<1x?xVxf32>" : "tensor<1x1xVxf32>",
            isTensor(types[5], f32, {1, scores ? dynamic : 1, any}));
@@ -200,9 +212,9 @@ private:
       fail(function) << "attention function '" << function.getName() << "' must be private";
     if (!hasAttentionTypes(function))
       fail(function) << "attention function '" << function.getName()
-                     << "' must have the type (q: tensor<1xHxSxDxf32>, k_cache, v_cache: tensor<LxHkvx?xDxf32>, layer: "
-                        "index, position: index, out: tensor<1xSxHxDxf32>) -> tensor<1xSxHxDxf32>, S being 1 or ?, "
-                        "H a multiple of Hkv";
+                     << "' must have the type (q: tensor<1xHxSxDxf32>, k_cache, v_cache: " << cacheType
+                     << ", layer: index, position: index, out: tensor<1xSxHxDxf32>) -> tensor<1xSxHxDxf32>, S being 1 "
+                        "or ?, H a multiple of Hkv";
   }
 
   bool hasAttentionTypes(func::FuncOp function) {
@@ -210,11 +222,12 @@ private:
     if (types.size() != 6 || function.getResultTypes() != types.drop_front(5))
       return false;
     auto q = dyn_cast<RankedTensorType>(types[0]);
-    if (!q || q.getRank() != 4 || !isTensor(types[1], f32, {any, any, dynamic, any}) || types[2] != types[1] ||
-        types[3] != index || types[4] != index)
+    if (!q || q.getRank() != 4 || !isCache(types[1]) || types[2] != types[1] || types[3] != index || types[4] != index)
       return false;
     auto cache = cast<RankedTensorType>(types[1]);
     int64_t heads = q.getDimSize(1), queries = q.getDimSize(2), headDim = cache.getDimSize(3);
+    if (cache.getElementType().isInteger(8))
+      headDim -= scaleBytes;
     return (queries == 1 || queries == dynamic) && isTensor(q, f32, {1, any, queries, headDim}) &&
            isTensor(types[5], f32, {1, queries, heads, headDim}) && heads % cache.getDimSize(1) == 0;
   }

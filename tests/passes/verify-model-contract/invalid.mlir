@@ -32,7 +32,7 @@ module attributes {buddy.abi = "", buddy.target = #target} {
 
   // expected-error @below {{argument 1 (ids) of entry point 'types' is 'tensor<1x?xi64>', but tensor<1x1xi64> is needed}}
   // expected-error @below {{argument 2 (position) of entry point 'types' is 'index', but i64 is needed}}
-  // expected-error @below {{argument 3 (k_cache) of entry point 'types' is 'tensor<2x2x9x8xf32>', but tensor<LxHkvx?xDxf32> is needed}}
+  // expected-error @below {{argument 3 (k_cache) of entry point 'types' is 'tensor<2x2x9x8xf32>', but tensor<LxHkvx?xDxE> with E f32, f16 or bf16, or tensor<LxHkvx?x(D+4)xi8> is needed}}
   // expected-error @below {{argument 4 (v_cache) of entry point 'types' is 'tensor<2x2x?x8xf32>', but the type of k_cache is needed}}
   // expected-error @below {{argument 5 (logits) of entry point 'types' is 'tensor<1x?x40xf32>', but tensor<1x1xVxf32> is needed}}
   // expected-error @below {{argument 4 of entry point 'types' lacks bufferization.writable = true}}

@@ -83,8 +83,8 @@ def FoldQuantizedWeights : Pass<"fold-quantized-weights", "func::FuncOp"> {
 
     which `matmul-vectorize` turns into sums of integers. The read of one element (the row gather of an embedding)
     becomes reads of the elements that it is computed from. What computes the activations' integers goes through rows
-    and groups in one loop, and through a group in one; magnitudes are compared as integers. The meaning of a module does
-    not change.
+    and groups in one loop, and through a group in one; magnitudes are compared as integers. The meaning of a module
+    does not change.
   }];
   let dependentDialects = ["affine::AffineDialect", "arith::ArithDialect", "linalg::LinalgDialect",
                            "math::MathDialect", "memref::MemRefDialect", "tensor::TensorDialect"];

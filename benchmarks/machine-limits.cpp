@@ -1,11 +1,12 @@
 //===- machine-limits.cpp - How fast this machine reads and multiplies ----===//
 //
-// machine-limits FILE [--threads N] [--seconds S]
+// machine-limits FILE [--threads N] [--seconds S] [--anonymous BYTES]
 //
 // Prints one JSON object: the bandwidth of a plain read loop over FILE, mapped as a program maps its weights, and the
-// peak rate of fused multiply-adds on registers, both with N threads, each measured for about S seconds. The figures
-// are medians over rounds; a round begins and ends with all threads. Every other figure of the benchmark is a share
-// of these.
+// peak rate of fused multiply-adds on registers, both with N threads, each measured for about S seconds; with
+// --anonymous also the bandwidth of that loop over BYTES of anonymous memory in the smallest pages, as KV caches are.
+// The figures are medians over rounds; a round begins and ends with all threads. Every other figure of the benchmark
+// is a share of these.
 //
 //===----------------------------------------------------------------------===//
 
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -209,9 +211,10 @@ struct Options {
   std::string file;
   int threads = 1;
   double seconds = 0.5;
+  std::size_t anonymousBytes = 0; // 0: not measured
 };
 
-/// A file mapped read-only; the mapping lives as long as the program.
+/// Memory that lives as long as the program: a file mapped read-only, or anonymous.
 struct Mapping {
   const char *data;
   std::size_t bytes;
@@ -235,11 +238,36 @@ static Mapping mapFile(const std::string &path) {
   return {static_cast<const char *>(mapping), bytes};
 }
 
+/// Anonymous memory, each page touched: without that all of them would be the one page of zeros.
+static Mapping mapAnonymous(std::size_t bytes) {
+  void *mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED)
+    throw std::runtime_error(std::to_string(bytes) + " bytes of memory can not be had (" + std::strerror(errno) + ")");
+#ifdef MADV_NOHUGEPAGE
+  madvise(mapping, bytes, MADV_NOHUGEPAGE); // refused: the system has no huge pages
+#endif
+  std::memset(mapping, 1, bytes);
+  return {static_cast<const char *>(mapping), bytes};
+}
+
+/// The number behind option `name`. Throws UsageError unless it lies from `least` to `most` and is whole, if it must.
+static double numberOf(const std::string &name, const char *text, double least, double most, bool whole) {
+  char *end = nullptr;
+  const double value = std::strtod(text, &end);
+  const bool valid = *end == '\0' && end != text && value >= least && value <= most;
+  if (!valid || (whole && value != std::floor(value))) {
+    char range[64];
+    std::snprintf(range, sizeof range, " takes a number from %g to %.0f, not '", least, most);
+    throw UsageError(name + range + text + "'");
+  }
+  return value;
+}
+
 static Options parseOptions(int argc, char **argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name != "--threads" && name != "--seconds") {
+    if (name != "--threads" && name != "--seconds" && name != "--anonymous") {
       if (name.rfind("-", 0) == 0 || !options.file.empty())
         throw UsageError("'" + name + "' is unknown");
       options.file = name;
@@ -247,39 +275,55 @@ static Options parseOptions(int argc, char **argv) {
     }
     if (++i == argc)
       throw UsageError(name + " needs a value");
-    char *end = nullptr;
-    const double value = std::strtod(argv[i], &end);
-    const bool valid = *end == '\0' && end != argv[i] && value > 0 && value <= 1024;
-    if (!valid || (name == "--threads" && value != static_cast<int>(value)))
-      throw UsageError(name + " takes a number from 1 to 1024, not '" + argv[i] + "'");
     if (name == "--threads")
-      options.threads = static_cast<int>(value);
+      options.threads = static_cast<int>(numberOf(name, argv[i], 1, 1024, true));
+    else if (name == "--seconds")
+      options.seconds = numberOf(name, argv[i], 0.001, 1024, false);
     else
-      options.seconds = value;
+      options.anonymousBytes = static_cast<std::size_t>(numberOf(name, argv[i], readBlock, 1e12, true));
   }
   if (options.file.empty())
     throw UsageError("a file is needed");
   return options;
 }
 
-static void run(const Options &options) {
-  const Mapping mapping = mapFile(options.file);
+/// Bytes in a second of the read loop over `mapping`, and what it summed up over all rounds, the untimed one included.
+struct Reading {
+  std::size_t bytes;
+  Rounds rounds;
+  std::uint32_t checksum;
+
+  double bytesPerSecond() const { return static_cast<double>(bytes) / rounds.medianSeconds; }
+};
+
+static Reading measureReading(const Mapping &mapping, const Options &options) {
   const std::size_t blocks = mapping.bytes / readBlock;
   const auto boundary = [&](int thread) {
     return blocks * static_cast<std::size_t>(thread) / static_cast<std::size_t>(options.threads) * readBlock;
   };
-  std::atomic<std::uint32_t> checksum{0}; // of all rounds, the untimed one included
-  std::atomic<float> product{0};          // what was computed must go somewhere
-  const Rounds reads = measure(options.threads, options.seconds, [&](int thread) {
+  std::atomic<std::uint32_t> checksum{0};
+  const Rounds rounds = measure(options.threads, options.seconds, [&](int thread) {
     checksum += readAll(mapping.data + boundary(thread), boundary(thread + 1) - boundary(thread));
   });
+  return {blocks * readBlock, rounds, checksum.load()};
+}
+
+static void run(const Options &options) {
+  const Reading file = measureReading(mapFile(options.file), options);
+  std::atomic<float> product{0}; // what was computed must go somewhere
   const Rounds multiplications = measure(options.threads, options.seconds, [&](int) { product = multiplyAdd(); });
+  char anonymous[128] = "";
+  if (options.anonymousBytes) {
+    const Reading memory = measureReading(mapAnonymous(options.anonymousBytes), options);
+    std::snprintf(anonymous, sizeof anonymous, ", \"anonymous_bytes\": %zu, \"anonymous_bytes_per_second\": %.6g",
+                  memory.bytes, memory.bytesPerSecond());
+  }
   std::printf("{\"threads\": %d, \"vector_bits\": %d, \"read_bytes\": %zu, \"read_rounds\": %zu, "
               "\"read_bytes_per_second\": %.6g, \"fma_rounds\": %zu, \"fma_flops_per_second\": %.6g, "
-              "\"checksum\": %u}\n",
-              options.threads, vectorBytes * 8, blocks * readBlock, reads.count,
-              static_cast<double>(blocks * readBlock) / reads.medianSeconds, multiplications.count,
-              options.threads * fmaFlops / multiplications.medianSeconds, checksum.load());
+              "\"checksum\": %u%s}\n",
+              options.threads, vectorBytes * 8, file.bytes, file.rounds.count, file.bytesPerSecond(),
+              multiplications.count, options.threads * fmaFlops / multiplications.medianSeconds, file.checksum,
+              anonymous);
 }
 
 int main(int argc, char **argv) {
@@ -287,7 +331,9 @@ int main(int argc, char **argv) {
     run(parseOptions(argc, argv));
     return 0;
   } catch (const UsageError &error) {
-    std::fprintf(stderr, "machine-limits: %s; usage: machine-limits FILE [--threads N] [--seconds S]\n", error.what());
+    std::fprintf(stderr,
+                 "machine-limits: %s; usage: machine-limits FILE [--threads N] [--seconds S] [--anonymous BYTES]\n",
+                 error.what());
     return 2;
   } catch (const std::exception &error) {
     std::fprintf(stderr, "machine-limits: %s\n", error.what());

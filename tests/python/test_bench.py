@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,9 +21,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, LlamaForCausalLM
 
 from buddy_gen.bench import contenders, limits
-from buddy_gen.bench.contenders import Contender, LlamaBench, Measurement, Torch
-from buddy_gen.bench.report import figure, make_report
+from buddy_gen.bench.contenders import LLAMA_CPP, OURS, Contender, Identity, LlamaBench, Measurement, Torch
+from buddy_gen.bench.report import Report, make_report
 from buddy_gen.bench.session import Sample, Settings, prompt_ids, run_rounds
+from buddy_gen.bench.summary import figure
 from buddy_gen.bench.work import Limits, ModelWork, Task, read_model_work
 from buddy_gen.errors import BuddyError
 from buddy_gen.models.tiny import write_tiny_gguf, write_tiny_llama
@@ -77,6 +79,7 @@ class TestWork:
         embedding = model.get_input_embeddings().weight.numel()
         assert work.weight_bytes == 4 * (parameters if tied else parameters - embedding)
         assert (work.layers, work.query_rows, work.kv_rows, work.vocabulary) == (3, 64, 16, 97)
+        assert work.in_floats() == work  # it is in float32 already
 
     def test_flops_are_those_that_torch_counts(self, tiny: Path, tmp_path: Path) -> None:
         work = read_model_work(packed_file(tmp_path, tiny))
@@ -145,13 +148,16 @@ class TestParsing:
         peer = LlamaBench(Path("llama-bench"), write_tiny_gguf(tmp_path / "tiny.gguf", tiny, "f32"))
         model = LlamaForCausalLM.from_pretrained(tiny)
         own = peer.work(WORK)
+        assert (peer.name, peer.identity.dtype) == ("llama.cpp F32", "F32")
         assert own.weight_bytes == 4 * (model.num_parameters() - model.get_input_embeddings().weight.numel())
         assert own.kv_bytes(1) == WORK.kv_bytes(1) / 2
 
     def test_limits(self) -> None:
         good = {"read_bytes_per_second": 2e10, "fma_flops_per_second": 1e11}
         assert limits.parse_limits(json.dumps(good)) == Limits(2e10, 1e11)
-        for bad in ("", "{}", json.dumps({**good, "read_bytes_per_second": 0})):
+        both = {**good, "anonymous_bytes_per_second": 3e10}
+        assert limits.parse_limits(json.dumps(both)) == Limits(2e10, 1e11, 3e10)
+        for bad in ("", "{}", "[]", json.dumps({**good, "read_bytes_per_second": 0})):
             with pytest.raises(BuddyError, match="not its measurements"):
                 limits.parse_limits(bad)
 
@@ -192,8 +198,8 @@ class TestParsing:
 class Fake(Contender):
     """A contender whose seconds are chosen, and that notes when it is asked."""
 
-    def __init__(self, name: str, seconds: float, notes: list[str], ids: tuple[int, ...] = (1, 2, 3)) -> None:
-        self.name, self._seconds, self._notes, self._ids = name, seconds, notes, ids
+    def __init__(self, identity: Identity, seconds: float, notes: list[str], ids: tuple[int, ...] = (1, 2, 3)) -> None:
+        self.identity, self._seconds, self._notes, self._ids = identity, seconds, notes, ids
 
     def run(self, task: Task, threads: int, prompt: list[int]) -> Measurement:
         assert len(prompt) == (task.prompt if task.kind == "decode" else task.tokens)
@@ -201,27 +207,43 @@ class Fake(Contender):
         return Measurement(self._seconds, self._ids, 0.02, 5_000_000)
 
 
+IDENTITIES = [Identity("ours", OURS, "f32", Path("ours")), Identity("theirs", LLAMA_CPP, "F32", Path("theirs"))]
+
+
 def run(notes: list[str], **settings: object) -> list[Sample]:
-    def measure(threads: int) -> Limits:
-        notes.append(f"limits {threads}")
+    def measure(threads: int, contender: Contender, task: Task) -> Limits:
+        notes.append(f"limits {threads} {contender.name}")
         return Limits(4e6 * threads, 1e9)
 
-    both = [Fake("ours", 0.5, notes), Fake("theirs", 1.5, notes, (1, 2, 4))]
+    both = [Fake(IDENTITIES[0], 0.5, notes), Fake(IDENTITIES[1], 1.5, notes, (1, 2, 4))]
     return run_rounds(both, WORK, replace(Settings(rounds=2, prompts=(16,)), **settings), measure, lambda line: None)
+
+
+def report_of(samples: list[Sample]) -> Report:
+    return make_report(samples, {"model": "x"}, IDENTITIES)
 
 
 class TestSession:
     def test_interleaves_and_pairs_with_limits(self) -> None:
         notes: list[str] = []
         samples = run(notes, threads=(1,))
-        assert notes == [
-            "limits 1", "ours 1 decode", "limits 1", "theirs 1 decode",
-            "limits 1", "ours 1 prefill", "limits 1", "theirs 1 prefill",
-            "limits 1", "theirs 1 decode", "limits 1", "ours 1 decode",
-            "limits 1", "theirs 1 prefill", "limits 1", "ours 1 prefill",
-        ]  # fmt: skip
+        ours = {kind: ["limits 1 ours", f"ours 1 {kind}"] for kind in ("decode", "prefill")}
+        theirs = {kind: ["limits 1 theirs", f"theirs 1 {kind}"] for kind in ("decode", "prefill")}
+        first = [*ours["decode"], *theirs["decode"], *ours["prefill"], *theirs["prefill"]]
+        second = [*theirs["decode"], *ours["decode"], *theirs["prefill"], *ours["prefill"]]
+        assert notes == [*first, *second]
         assert [one.round for one in samples] == [0] * 4 + [1] * 4
         assert samples[0].tokens_per_second == 128 / 0.5
+
+    def test_tasks(self) -> None:
+        settings = Settings(prompts=(16,), decode_tokens=64, decode_prompts=(4000, 16), contexts=(4096, 8192))
+        labels = [task.label for task in settings.tasks()]
+        far = "decode 64 after 4000"
+        assert labels == ["decode 64 after 16", far, f"{far}, -c 4096", f"{far}, -c 8192", "prefill 16"]
+
+    def test_contexts_are_for_those_who_take_them(self) -> None:
+        notes: list[str] = []
+        assert len(run(notes, rounds=1, threads=(1,), contexts=(4096,))) == 4  # nobody here takes the third task
 
     def test_prompts_do_not_change(self) -> None:
         assert prompt_ids(16, 97) == prompt_ids(16, 97) != prompt_ids(17, 97)[:16]
@@ -235,48 +257,52 @@ class TestReport:
         assert (found.median, found.spread, found.samples) == (11.0, pytest.approx(1 / 11), 3)
         assert figure([]) is None
 
-    def test_medians_ratios_and_gate(self) -> None:
-        report = make_report(run([]), {"model": "x"}, "ours", "theirs")
+    def test_medians_and_ratios(self) -> None:
+        report = report_of(run([]))
         results = {(one.contender, one.threads, one.task): one for one in report.results}
         ours, theirs = (results[name, 2, DECODE.label] for name in ("ours", "theirs"))
         assert ours.tokens_per_second.median == 256
         assert ours.share_of_roofline.median == pytest.approx(256 / WORK.roofline(DECODE, Limits(8e6, 1e9)))
         assert ours.ratio is None and theirs.ratio is not None
         assert theirs.ratio.median == pytest.approx(3.0)
-        share, ratio = report.gate
-        assert share.value == pytest.approx(256 / WORK.roofline(DECODE, Limits(4e6, 1e9)))
-        assert not share.met and "MISSED" in share.sentence() and "256.0 tokens/s" in share.sentence()
-        assert ratio.met and ratio.sentence().startswith("decode, 2 threads, times theirs: 3.00x")
         equal = {one.contender: (one.equal_ids, one.compared_ids) for one in report.costs}
         assert equal == {"ours": (3, 3), "theirs": (2, 3)}
-
-    def test_gate_without_the_figures(self) -> None:
-        report = make_report(run([], threads=(4,)), {}, "ours", "theirs")
-        assert [entry.value for entry in report.gate] == [None, None]
-        assert all("not measured" in entry.sentence() and not entry.met for entry in report.gate)
+        assert [(one.ours, one.theirs, one.threads) for one in report.comparisons] == [
+            ("ours", "theirs", 1),
+            ("ours", "theirs", 2),
+        ]
+        assert report.comparisons[0].ratios["prefill 16"].median == pytest.approx(3.0)
 
     def test_json_keeps_everything(self) -> None:
-        report = make_report(run([]), {"model": "x"}, "ours", "theirs")
-        content = json.loads(json.dumps(report.to_json()))
+        content = json.loads(json.dumps(report_of(run([])).to_json()))
         assert len(content["samples"]) == 16 and content["samples"][0]["read_bytes_per_second"] == 4e6
-        assert [entry["met"] for entry in content["gate"]] == [False, True]
-        assert content["machine"][1]["read_bytes_per_second"] == {"median": 8e6, "spread": 0.0, "samples": 8}
+        assert all(entry["met"] != entry["missed"] or entry["obstacle"] for entry in content["gate"])
+        own, _, peak = content["limits"]
+        assert own["per_second"]["2"] == {"median": 8e6, "spread": 0.0, "samples": 4}
+        assert peak["limit"] == "FMA peak" and peak["per_second"]["1"]["samples"] == 8
 
     def test_markdown_tables_are_even(self) -> None:
-        text = make_report(run([]), {"model": "x"}, "ours", "theirs").markdown()
+        text = report_of(run([])).markdown()
         assert "- model: x" in text
         tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
-        assert [len(lines) for lines in tables] == [4, 6]
+        limit, speed, ratio, gate = tables
+        assert [len(limit), len(speed), len(ratio)] == [5, 6, 4] and len(gate) > 4
         for lines in tables:
             assert len({line.count("|") for line in lines}) == 1
         assert "| ours | 1 | 256 ± 0% (39%) |" in text
+        assert "| ours / theirs | 1 | 3.00x ± 0% | 3.00x ± 0% |" in text
 
-    def test_terminal_table_fits_80_columns(self) -> None:
-        samples = [replace(one, contender=one.contender.replace("ours", "PyTorch eager f32")) for one in run([])]
+    def test_one_sample_has_no_spread(self) -> None:
+        assert "| ours | 1 | 256 (39%) |" in report_of(run([], rounds=1)).markdown()
+
+    def test_terminal_tables_fit_80_columns(self) -> None:
         console = Console(width=80, record=True, quiet=False, file=io.StringIO())
-        make_report(samples, {"model": "x"}, "theirs", "PyTorch eager f32").print(console)
+        names = {"ours": "buddy-gen gguf Q4_1, KV i8", "theirs": "PyTorch eager f32"}
+        samples = [replace(one, contender=names[one.contender]) for one in run([])]
+        identities = [replace(one, name=names[one.name]) for one in IDENTITIES]
+        make_report(samples, {"model": "x"}, identities).print(console)
         text = console.export_text()
-        assert "…" not in text and "PyTorch eager f32" in text and "decode 128 after 16" in text
+        assert "…" not in text and "decode 128 after 16" in text
 
 
 class TestMachineLimits:
@@ -311,6 +337,11 @@ class TestMachineLimits:
         total = int(words.sum(dtype=np.uint64)) * (values["read_rounds"] + 1)  # and an untimed round
         assert values["checksum"] == total % 2**32
 
+    def test_anonymous_memory(self, program: Path, file: Path) -> None:
+        found = limits.measure_limits(program, file, 2, seconds=0.02, anonymous_bytes=1_000_001)
+        assert found.anonymous_bytes_per_second is not None and 1e8 < found.anonymous_bytes_per_second < 1e13
+        assert limits.measure_limits(program, file, 1, seconds=0.02).anonymous_bytes_per_second is None
+
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
@@ -318,6 +349,9 @@ class TestMachineLimits:
             (["missing"], 1, "the file 'missing' can not be opened"),
             (["/"], 1, "is no regular file"),
             (["x", "--threads", "0"], 2, "--threads takes a number from 1 to 1024, not '0'"),
+            (["x", "--threads", "1.5"], 2, "--threads takes a number from 1 to 1024, not '1.5'"),
+            (["x", "--seconds", "-1"], 2, "--seconds takes a number from 0.001 to 1024, not '-1'"),
+            (["x", "--anonymous", "1"], 2, "--anonymous takes a number from "),
             (["x", "--threads"], 2, "--threads needs a value"),
             (["x", "--nonsense"], 2, "'--nonsense' is unknown"),
         ],
@@ -362,8 +396,11 @@ class TestCommand:
             import json, sys
             if "--help" in sys.argv: sys.exit(print("  --warm-up  evaluate once before"))
             n = int(sys.argv[sys.argv.index("-n") + 1])
+            region = {"name": "layers.*.up_proj/linear", "calls": 2, "seconds": 0.1, "share": 1}
+            entry = {"calls": 1, "seconds": 0.1, "regions": [region]}
             print(json.dumps({"ids": [1] * n, "stop": "length", "load_seconds": 0.01, "prefill_seconds": 0.5,
-                              "decode_seconds": 1.0, "peak_rss_bytes": 1000}))
+                              "decode_seconds": 1.0, "peak_rss_bytes": 1000, "prefilled_tokens": 16,
+                              "profile": [{"entry": "prefill", **entry}, {"entry": "decode", **entry}]}))
         """
         lines = "\n".join(line.removeprefix(" " * 12) for line in script.splitlines())
         (folder / "buddy-llama-run").write_text(f"#!{sys.executable}\n{lines}\n")
@@ -385,18 +422,41 @@ class TestCommand:
         assert content == json.loads(saved.read_text())
         assert len(content["samples"]) == 2 * 2 * 4
         assert content["about"]["prefill of buddy-gen"] == "warm"
-        assert "16/16  buddy-gen, 2 threads, prefill 512: 1024.0 tokens/s" in done.stderr
+        assert "16/16  buddy-gen f32, 2 threads, prefill 512: 1024.0 tokens/s" in done.stderr
 
     def test_markdown_and_gate(self, folder: Path) -> None:
         done = self.bench(folder, "--peers", "none", "--rounds", 1, "--prompts", 16, "--markdown", "--gate")
-        assert done.returncode == 1
-        assert "| buddy-gen | 2 | 128 ± 0% (" in done.stdout and "not measured" in done.stdout
+        assert done.returncode == 1  # a target is missed
+        assert "| buddy-gen f32 | 2 | 128 (" in done.stdout and "| MISSED |" in done.stdout
+
+    def test_gate_without_a_target(self, folder: Path) -> None:
+        done = self.bench(folder, "--peers", "none", "--rounds", 1, "--prompts", 16, "--threads", 4, "--gate")
+        assert done.returncode == 1 and "The gate has no target for what was measured" in done.stderr
+
+    def test_two_builds(self, folder: Path, tmp_path: Path) -> None:
+        other = tmp_path / "other"
+        shutil.copytree(folder, other)
+        done = self.bench(folder, other, "--peers", "none", "--rounds", 1, "--prompts", "none", "--markdown")
+        assert done.returncode == 0, done.stderr
+        assert "| buddy-gen f32 (built) | 1 |" in done.stdout and "| buddy-gen f32 (other) | 1 |" in done.stdout
+
+    def test_long_contexts_and_kernels(self, folder: Path) -> None:
+        options = ["--peers", "none", "--rounds", 1, "--prompts", 16, "--tokens", 8, "--threads", 1]
+        options += ["--decode-at", "16,400", "--contexts", "512,600", "--kernels", "--markdown"]
+        done = self.bench(folder, *options)
+        assert done.returncode == 0, done.stderr
+        assert "buddy-gen f32, 1 thread, decode 8 after 400: " in done.stdout
+        assert "times -c 512" in done.stdout and "| up_proj |" in done.stdout
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
             (["--peers", "x"], "The peer 'x' is unknown; choose from eager, compile, llama.cpp, or none."),
             (["--threads", "1,x"], "--threads takes numbers from 1 with commas between them, not '1,x'."),
+            (["--decode-at", "none"], "--decode-at takes numbers from 1 with commas between them, not 'none'."),
+            (["--contexts", "64"], "--contexts 64 is too short for 128 tokens behind 16, which need 145; lower"),
+            (["--gguf", "x.gguf"], "give its path with --llama-bench"),
+            (["/missing/too"], "/missing/too has no buddy-llama-run"),
             (["--json", "--markdown"], "Only one of --json and --markdown"),
             (["--peers", "llama.cpp"], "give its path with --llama-bench"),
             (["--model", "/missing"], "/missing cannot be read (No such file or directory)"),

@@ -1,36 +1,55 @@
-"""Who is timed: our program and its peers. Each runs in processes of its own and gives one measurement a task."""
+"""Who is timed: our programs and their peers. Each runs in processes of its own and gives one measurement a task."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from buddy_gen.bench.builds import Build
 from buddy_gen.bench.work import ModelWork, Task
 from buddy_gen.errors import BuddyError
-from buddy_gen.models.default_model import DEFAULT_MODEL_NAME, default_cache_dir, fetch_default_model
 
 __all__ = [
     "EAGER_NAME",
+    "LLAMA_CPP",
+    "OURS",
+    "PYTORCH",
     "Contender",
+    "Identity",
     "LlamaBench",
     "Measurement",
     "Program",
     "Torch",
     "allowed_cpus",
-    "reference_folder",
-    "reference_gguf",
 ]
 
+OURS, PYTORCH, LLAMA_CPP = "buddy-gen", "PyTorch", "llama.cpp"
 EAGER_NAME = "PyTorch eager f32"
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+_USUAL_CONTEXT = 4096  # positions that the program has without -c
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a report has to know of a contender."""
+
+    name: str
+    family: str
+    """OURS, PYTORCH or LLAMA_CPP."""
+    dtype: str
+    """Ours: see Build.dtype; PyTorch: f32; llama.cpp: the type of its file, such as Q8_0."""
+    file: Path
+    """The weights, over which the read loop runs."""
+    source: str = ""
+    """Ours: the name of the file that it was built from; llama.cpp: that of its own."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +76,23 @@ def _binds(threads: int) -> bool:
 class Contender(ABC):
     """Something that runs the model."""
 
-    name: str
+    identity: Identity
 
     @abstractmethod
     def run(self, task: Task, threads: int, prompt: list[int]) -> Measurement:
         """Runs a task once. Raises BuddyError when the contender fails."""
 
+    @property
+    def name(self) -> str:
+        """A name that no other contender of the run has."""
+        return self.identity.name
+
+    def takes(self, task: Task) -> bool:
+        """Whether the task is one for this contender: only our programs have a context to choose."""
+        return not task.context
+
     def work(self, work: ModelWork) -> ModelWork:
-        """The work of the model as this contender stores it, from that of our weights file."""
+        """The work of the model as this contender stores it, from that of our first build."""
         return work
 
     def close(self) -> None:
@@ -75,19 +103,33 @@ class Contender(ABC):
 class Program(Contender):
     """Our program, a process for each run. Where it has ``--warm-up``, prefill is timed behind a first evaluation."""
 
-    name = "buddy-gen"
+    def __init__(self, build: Build, name: str) -> None:
+        self.identity = Identity(name, OURS, build.dtype, build.weights, build.source)
+        self.build = build
+        self.warms_up = "--warm-up" in _output([str(build.program), "--help"])
 
-    def __init__(self, executable: Path) -> None:
-        self._executable = executable
-        self.warms_up = "--warm-up" in _output([str(executable), "--help"])
+    def takes(self, task: Task) -> bool:
+        return True
+
+    def work(self, work: ModelWork) -> ModelWork:
+        return self.build.work
 
     def run(self, task: Task, threads: int, prompt: list[int]) -> Measurement:
-        command = [str(self._executable), "--json", "--ignore-eos", "-t", str(threads)]
-        command += ["-n", str(task.tokens + 1 if task.kind == "decode" else 1)]  # the prompt gives the first token
-        command += ["--ids", ",".join(map(str, prompt)), "--ubatch-size", str(max(512, len(prompt)))]
-        if self.warms_up and task.kind == "prefill":
-            command.append("--warm-up")
-        return parse_program(_output(command), task)
+        return parse_program(_output(self._command(task, threads, prompt)), task)
+
+    def profile(self, task: Task, threads: int, prompt: list[int]) -> str:
+        """What the program's ``--json`` says of a run with ``--profile``. Raises BuddyError when it fails."""
+        return _output([*self._command(task, threads, prompt), "--profile"])
+
+    def _command(self, task: Task, threads: int, prompt: list[int]) -> list[str]:
+        command = [str(self.build.program), "--json", "--ignore-eos", "-t", str(threads)]
+        command += ["--ids", ",".join(map(str, prompt))]
+        if task.context or task.positions > _USUAL_CONTEXT:
+            command += ["-c", str(task.context or task.positions)]
+        if task.kind == "decode":
+            return [*command, "-n", str(task.tokens + 1)]  # the prompt gives the first token
+        command += ["-n", "1", "--ubatch-size", str(max(512, len(prompt)))]
+        return [*command, "--warm-up"] if self.warms_up else command
 
 
 def parse_program(output: str, task: Task) -> Measurement:
@@ -108,10 +150,15 @@ class Torch(Contender):
     """PyTorch in float32 with transformers' model: eager, or through torch.compile. One process a thread count."""
 
     def __init__(self, folder: Path, compiled: bool = False) -> None:
-        self.name = "torch.compile f32" if compiled else EAGER_NAME
+        name = "torch.compile f32" if compiled else EAGER_NAME
+        files = sorted(folder.glob("*.safetensors"), key=lambda path: path.stat().st_size)
+        self.identity = Identity(name, PYTORCH, "f32", files[-1] if files else folder)
         self._folder = folder
         self._compiled = compiled
         self._workers: dict[int, tuple[subprocess.Popen[str], float, IO[str]]] = {}
+
+    def work(self, work: ModelWork) -> ModelWork:
+        return work.in_floats()
 
     def run(self, task: Task, threads: int, prompt: list[int]) -> Measurement:
         if threads not in self._workers:
@@ -172,17 +219,16 @@ class Torch(Contender):
 class LlamaBench(Contender):
     """llama.cpp, through its own llama-bench; a process for each run, which warms up by itself."""
 
-    def __init__(self, executable: Path, gguf: Path, kind: str = "F32") -> None:
-        self.name = f"llama.cpp {kind}"
+    def __init__(self, executable: Path, gguf: Path) -> None:
+        kind, self._weight_bytes = read_gguf_weights(gguf)
+        self.identity = Identity(f"llama.cpp {kind}", LLAMA_CPP, kind, gguf, gguf.name)
         self._executable = executable
-        self._gguf = gguf
-        self._weight_bytes = gguf_weight_bytes(gguf)
 
     def work(self, work: ModelWork) -> ModelWork:
         return replace(work, weight_bytes=self._weight_bytes, kv_element_bytes=2)  # its cache is f16 by default
 
     def run(self, task: Task, threads: int, prompt: list[int]) -> Measurement:
-        command = [str(self._executable), "-m", str(self._gguf), "-t", str(threads), "-r", "1", "-o", "json"]
+        command = [str(self._executable), "-m", str(self.identity.file), "-t", str(threads), "-r", "1", "-o", "json"]
         if task.kind == "prefill":
             command += ["-p", str(task.tokens), "-n", "0", "-ub", str(max(512, task.tokens))]
         else:
@@ -193,12 +239,26 @@ class LlamaBench(Contender):
         return Measurement(parse_llama_bench(output, task), peak_rss_bytes=rss)
 
 
-def gguf_weight_bytes(path: Path) -> int:
-    """Bytes of a GGUF's weights that a token needs: all but the embedding of an untied model. Raises BuddyError."""
+def read_gguf_weights(path: Path) -> tuple[str, int]:
+    """The type of a GGUF file, such as Q8_0, and the bytes of weights that a token needs.
+
+    They are those of all tensors but the embedding of an untied model. A file that does not tell its type has that of
+    most of its bytes. Raises BuddyError when it is no GGUF.
+    """
+    from gguf import LlamaFileType
+
     from buddy_gen.weights.gguf_file import read_gguf
 
-    sizes = {name: tensor.bytes for name, tensor in read_gguf(path).tensors.items()}
-    return sum(sizes.values()) - (sizes.get("token_embd.weight", 0) if "output.weight" in sizes else 0)
+    file = read_gguf(path)
+    sizes = {name: tensor.bytes for name, tensor in file.tensors.items()}
+    total = sum(sizes.values()) - (sizes.get("token_embd.weight", 0) if "output.weight" in sizes else 0)
+    declared = file.metadata.get("general.file_type")
+    if declared in list(LlamaFileType):
+        return LlamaFileType(declared).name.removeprefix("MOSTLY_").removeprefix("ALL_"), total
+    kinds: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        kinds[tensor.kind.name] += tensor.bytes
+    return (kinds.most_common(1)[0][0] if kinds else "empty"), total
 
 
 def parse_llama_bench(output: str, task: Task) -> float:
@@ -237,45 +297,3 @@ def _output_and_peak(command: list[str]) -> tuple[str, int]:
             last = (errors.read().strip().splitlines() or ["no reason given"])[-1]
             raise BuddyError(f"{command[0]} failed ({process.returncode}): {last}")
         return output.read(), usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def reference_folder(model: str) -> Path:
-    """A Hugging Face folder with `model`'s weights, made once and kept in the cache unless it is one already.
-
-    Raises:
-        BuddyError: The model cannot be read or written as one.
-    """
-    path = Path(model).expanduser() if model != DEFAULT_MODEL_NAME else fetch_default_model()
-    if (path / "config.json").is_file():
-        return path
-    folder = _cached("reference", path)
-    if not (folder / "config.json").is_file():
-        _make_reference([str(path), "--folder", str(folder)])
-    return folder
-
-
-def reference_gguf(folder: Path) -> Path:
-    """A float32 GGUF of a Hugging Face folder, made once and kept in the cache. Raises BuddyError."""
-    path = _cached("reference", folder / "config.json").with_suffix(".gguf")
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _make_reference([str(folder), "--gguf", str(path)])
-    return path
-
-
-def _cached(name: str, source: Path) -> Path:
-    try:
-        status = source.stat()
-    except OSError as error:
-        raise BuddyError(f"{source} cannot be read ({error.strerror}); name the model with --model.") from error
-    key = f"{source.resolve()} {status.st_size} {status.st_mtime_ns}"
-    return default_cache_dir() / "benchmarks" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-
-
-def _make_reference(arguments: list[str]) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(_PACKAGE_PARENT), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "buddy_gen.bench.reference", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        raise BuddyError(f"The peers' copy of the model was not made: {lines[-1] if lines else 'no reason given'}")

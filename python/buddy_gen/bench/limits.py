@@ -14,7 +14,7 @@ from buddy_gen.bench.work import Limits
 from buddy_gen.errors import BuddyError
 from buddy_gen.models.default_model import default_cache_dir
 
-__all__ = ["find_limits_program", "measure_limits"]
+__all__ = ["find_limits_program", "last_level_cache_bytes", "measure_limits"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SOURCES = (
@@ -72,13 +72,15 @@ def _compile(compiler: str, source: Path, program: Path) -> None:
     raise BuddyError(f"machine-limits does not compile with {compiler}: {reason}")
 
 
-def measure_limits(program: Path, file: Path, threads: int, seconds: float = 0.3) -> Limits:
-    """Reads `file` and multiplies on `threads` threads, for about `seconds` each.
+def measure_limits(program: Path, file: Path, threads: int, seconds: float = 0.3, anonymous_bytes: int = 0) -> Limits:
+    """Reads `file` and multiplies on `threads` threads, for about `seconds` each; reads as many bytes of anonymous
+    memory too, unless they are 0.
 
     Raises:
         BuddyError: The program failed; the message is its own.
     """
     command = [str(program), str(file), "--threads", str(threads), "--seconds", str(seconds)]
+    command += ["--anonymous", str(anonymous_bytes)] if anonymous_bytes else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -92,9 +94,26 @@ def parse_limits(output: str) -> Limits:
     """The limits in what machine-limits printed. Raises BuddyError for anything else."""
     try:
         values = json.loads(output)
-        limits = Limits(float(values["read_bytes_per_second"]), float(values["fma_flops_per_second"]))
-        if limits.read_bytes_per_second > 0 and limits.fma_flops_per_second > 0:
+        anonymous = values.get("anonymous_bytes_per_second")
+        limits = Limits(
+            float(values["read_bytes_per_second"]),
+            float(values["fma_flops_per_second"]),
+            None if anonymous is None else float(anonymous),
+        )
+        if limits.read_bytes_per_second > 0 and limits.fma_flops_per_second > 0 and anonymous != 0:
             return limits
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise BuddyError(f"machine-limits printed {output.strip()[:80]!r}, not its measurements; build it again.")
+
+
+def last_level_cache_bytes() -> int | None:
+    """The size of the largest cache of the first CPU; None where the system does not tell."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        try:
+            text = path.read_text(encoding="ascii").strip()
+            sizes.append(int(text.rstrip("KM")) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1))
+        except (OSError, ValueError):
+            continue
+    return max(sizes, default=None)

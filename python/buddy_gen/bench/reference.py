@@ -1,5 +1,7 @@
 """The same weights for the peers: ``python -m buddy_gen.bench.reference MODEL --folder DIR`` or ``--gguf FILE``.
 
+MODEL is a Hugging Face folder where a GGUF is to be written, and any model otherwise.
+
 A process of its own, so that the benchmark, whose children inherit its peak memory, stays small.
 """
 

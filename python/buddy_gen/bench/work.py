@@ -7,13 +7,14 @@ operations, attention is causal, and the head is applied to the last position of
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 from buddy_gen.errors import BuddyError
 from buddy_gen.weights.safetensors_reader import read_safetensors_header
 
-__all__ = ["Limits", "ModelWork", "Task", "read_model_work"]
+__all__ = ["Limits", "ModelWork", "Task", "read_model_work", "threads_label"]
 
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
@@ -29,10 +30,29 @@ class Task:
     tokens: int
     prompt: int = 0
     """Tokens in the cache before the first decoded one; 0 for prefill."""
+    context: int = 0
+    """Positions of our programs' context; 0: as many as the task needs. Peers have none to choose."""
+
+    @property
+    def positions(self) -> int:
+        """Positions of the cache that the task fills."""
+        return self.prompt + self.tokens + 1
+
+    @property
+    def average_position(self) -> float:
+        """Positions that a decoded token sees on the average, itself included."""
+        return self.prompt + (self.tokens + 1) / 2
 
     @property
     def label(self) -> str:
-        return f"prefill {self.tokens}" if self.kind == "prefill" else f"decode {self.tokens} after {self.prompt}"
+        if self.kind == "prefill":
+            return f"prefill {self.tokens}"
+        return f"decode {self.tokens} after {self.prompt}" + (f", -c {self.context}" if self.context else "")
+
+
+def threads_label(count: int) -> str:
+    """A thread count for a reader."""
+    return f"{count} thread{'s' if count > 1 else ''}"
 
 
 @dataclass(frozen=True)
@@ -41,6 +61,8 @@ class Limits:
 
     read_bytes_per_second: float
     fma_flops_per_second: float
+    anonymous_bytes_per_second: float | None = None
+    """The same read loop over anonymous memory in 4 KiB pages, as large as the KV cache; None: not measured."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +83,13 @@ class ModelWork:
     vocabulary: int
     kv_element_bytes: float = 4
     """Bytes of an element of the KV cache, its share of a row's scale included."""
+    other_weights: int = 0
+    """Elements of norms, biases and rotary frequencies."""
+
+    def in_floats(self) -> ModelWork:
+        """The same model with weights and KV cache in float32."""
+        weights = 4 * (self.layer_weights + self.head_weights + self.other_weights)
+        return replace(self, weight_bytes=weights, kv_element_bytes=4)
 
     def kv_bytes(self, positions: float) -> float:
         """Bytes of the KV cache's first `positions` positions."""
@@ -70,21 +99,18 @@ class ModelWork:
         """Bytes that must be read: for decode per token, on the average; for prefill in all."""
         if task.kind == "prefill":
             return float(self.weight_bytes)
-        average = task.prompt + (task.tokens + 1) / 2  # positions seen by a token, itself included
-        return self.weight_bytes + self.kv_bytes(average)
+        return self.weight_bytes + self.kv_bytes(task.average_position)
 
     def flops(self, task: Task) -> float:
         """Floating-point operations: for decode per token, on the average; for prefill in all."""
         if task.kind == "prefill":
-            return 2.0 * (self.layer_weights * task.tokens + self.head_weights) + self._attention_flops(
+            return 2.0 * (self.layer_weights * task.tokens + self.head_weights) + self.attention_flops(
                 task.tokens * (task.tokens + 1) / 2
             )
-        return 2.0 * (self.layer_weights + self.head_weights) + self._attention_flops(
-            task.prompt + (task.tokens + 1) / 2
-        )
+        return 2.0 * (self.layer_weights + self.head_weights) + self.attention_flops(task.average_position)
 
-    def _attention_flops(self, pairs: float) -> float:
-        """Q times K and P times V, for `pairs` of a query and a key position."""
+    def attention_flops(self, pairs: float) -> float:
+        """Operations of Q times K and P times V, for `pairs` of a query and a key position."""
         return 4.0 * self.layers * self.query_rows * pairs
 
     def bound(self, task: Task, limits: Limits) -> str:
@@ -130,4 +156,5 @@ def read_model_work(path: Path) -> ModelWork:
         kv_rows=kv_rows,
         vocabulary=vocabulary,
         kv_element_bytes=int(cached) / (2 * layers * kv_rows) if cached.isdigit() else 4,
+        other_weights=sum(prod(header.tensors[name].shape) for name in stored if name not in shapes),
     )

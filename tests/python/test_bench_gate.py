@@ -32,7 +32,9 @@ def llama(kind: str, source: str = "") -> Identity:
 EAGER = Identity(EAGER_NAME, PYTORCH, "f32", Path("eager"))
 
 
-def sample(who: Identity, task: Task, rate: float, threads: int = 1, limits: Limits = SLOW_MEMORY, number: int = 0) -> Sample:
+def sample(
+    who: Identity, task: Task, rate: float, threads: int = 1, limits: Limits = SLOW_MEMORY, number: int = 0
+) -> Sample:
     return Sample(who.name, threads, task, number, limits, Measurement(task.tokens / rate), WORK)
 
 

@@ -100,7 +100,7 @@ class NarrowModel:
         model = LlamaForCausalLM(config).eval()
         state = {name: torch.from_numpy(value) for name, value in self.stored_values().items()}
         model.load_state_dict(state, strict=False)
-        if self.precision.quantizes_activations:
+        if self.precision.activation_bits == 8:
             forms = {stored.name: stored.format.of_columns(stored.shape[-1]) for stored in self.parameters}
             for name, module in model.named_modules():
                 if isinstance(module, nn.Linear):
@@ -140,7 +140,7 @@ def narrow_model(
             target=machine,
             priority=priority,
             cache=CacheShape(sizes.layers, sizes.kv_heads, sizes.head_dim, CACHE_DTYPES[precision.kv_dtype]),
-            quantize_activations=precision.quantizes_activations,
+            activation_bits=precision.activation_bits,
         )
         for graph, units in graphs
     }

@@ -175,7 +175,7 @@ class LlamaGenerator:
                 target=self.target,
                 priority=tuple(self.key["dialect_priority"]),
                 cache=cache,
-                quantize_activations=self.precision.quantizes_activations,
+                activation_bits=self.precision.activation_bits,
                 abi=abi,
             )
             path = self.output_dir / f"{stem}.mlir"

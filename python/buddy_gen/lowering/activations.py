@@ -8,10 +8,13 @@ from mlir.dialects import arith, math, tensor
 from buddy_gen.lowering.context import Context, Size, element_of, static_shape, tensor_type
 from buddy_gen.weights.formats import QUAD, Format
 
-__all__ = ["int8_factor", "int8_of", "int8_scale", "largest_magnitude", "prepare_activations"]
+__all__ = ["integer_factor", "integer_of", "integer_scale", "largest_magnitude", "prepare_activations"]
 
-_LARGEST = 127.0
 _SMALLEST = 2.0**-100  # a group whose largest number is below this becomes zero: 127 / it would not be finite
+
+
+def _largest_integer(bits: int) -> float:
+    return 2.0 ** (bits - 1) - 1
 
 
 def largest_magnitude(value: ir.Value, most: ir.Value) -> ir.Value:
@@ -19,28 +22,28 @@ def largest_magnitude(value: ir.Value, most: ir.Value) -> ir.Value:
     return arith.maximumf(math.absf(value), most)
 
 
-def int8_factor(ctx: Context, most: ir.Value) -> ir.Value:
-    """What numbers of at most this magnitude are multiplied with to fill int8; 0 where all count as zero."""
+def integer_factor(ctx: Context, most: ir.Value, bits: int = 8) -> ir.Value:
+    """What numbers of at most this magnitude are multiplied with to fill integers; 0 where all count as zero."""
     f32 = ir.F32Type.get()
     none = arith.cmpf(arith.CmpFPredicate.OLT, most, ctx.scalar(_SMALLEST, f32))
-    return arith.select(none, ctx.scalar(0, f32), arith.divf(ctx.scalar(_LARGEST, f32), most))
+    return arith.select(none, ctx.scalar(0, f32), arith.divf(ctx.scalar(_largest_integer(bits), f32), most))
 
 
-def int8_scale(ctx: Context, most: ir.Value) -> ir.Value:
+def integer_scale(ctx: Context, most: ir.Value, bits: int = 8) -> ir.Value:
     """What those integers are multiplied with to give the numbers back."""
-    return arith.divf(most, ctx.scalar(_LARGEST, ir.F32Type.get()))
+    return arith.divf(most, ctx.scalar(_largest_integer(bits), ir.F32Type.get()))
 
 
-def int8_of(value: ir.Value, factor: ir.Value) -> ir.Value:
+def integer_of(value: ir.Value, factor: ir.Value, bits: int = 8) -> ir.Value:
     """The integer nearest to value * factor, the even one of two."""
-    return arith.fptosi(ir.IntegerType.get_signless(8), math.roundeven(arith.mulf(value, factor)))
+    return arith.fptosi(ir.IntegerType.get_signless(bits), math.roundeven(arith.mulf(value, factor)))
 
 
 def prepare_activations(ctx: Context, x: ir.Value, rows: Size, form: Format | None) -> ir.Value:
     """x (M, K) as the product with a weight of `form` takes it: (M, G * g).
 
-    With int8 activations that is x rounded to 255 steps in each group of a row: a tensor of int8 and one of scales,
-    behind a dequantiser.
+    With integer activations that is x rounded in each group of a row (8 bits: to 255 steps): a tensor of integers and
+    one of scales, behind a dequantiser.
     """
     if form is None:
         return x
@@ -49,7 +52,8 @@ def prepare_activations(ctx: Context, x: ir.Value, rows: Size, form: Format | No
         columns = static_shape(x)[1]
         assert columns is not None
         padded = _padded(ctx, x, rows, form.padded(columns))
-        ctx.prepared[key] = _quantised(ctx, padded, rows, form) if ctx.quantize_activations else padded
+        bits = ctx.activation_bits
+        ctx.prepared[key] = padded if bits is None else _quantised(ctx, padded, rows, form, bits)
     return ctx.prepared[key]
 
 
@@ -66,14 +70,14 @@ def _padded(ctx: Context, x: ir.Value, rows: Size, columns: int) -> ir.Value:
     return op.result
 
 
-def _quantised(ctx: Context, x: ir.Value, rows: Size, form: Format) -> ir.Value:
+def _quantised(ctx: Context, x: ir.Value, rows: Size, form: Format, bits: int) -> ir.Value:
     """x (M, G * g) as sitofp(q) * scale, with q and scale by row and group."""
     columns = static_shape(x)[1]
     assert columns is not None
     inner = [2, form.integer_bytes // QUAD, QUAD] if form.is_nibbles else [form.group // QUAD, QUAD]
     sizes: list[Size] = [rows, columns // form.group, *inner]
     rank = len(sizes)
-    f32, i8 = ir.F32Type.get(), ir.IntegerType.get_signless(8)
+    f32 = ir.F32Type.get()
     dynamic = [] if isinstance(rows, int) else [rows]
     static = [size if isinstance(size, int) else ir.ShapedType.get_dynamic_size() for size in sizes]
     grouping = [[0], list(range(1, rank))]
@@ -91,17 +95,21 @@ def _quantised(ctx: Context, x: ir.Value, rows: Size, form: Format) -> ir.Value:
 
     parallel = ["parallel"] * rank
     factors = ctx.generic(
-        [largest], ctx.empty(sizes[:2], f32), [pair, pair], ["parallel"] * 2, lambda m, _: int8_factor(ctx, m)
+        [largest], ctx.empty(sizes[:2], f32), [pair, pair], ["parallel"] * 2, lambda m, _: integer_factor(ctx, m, bits)
     )
     scales = ctx.generic(
         [largest],
         ctx.empty(sizes[:2], f32),
         [pair, pair],
         ["parallel"] * 2,
-        lambda most, _: int8_scale(ctx, most),
+        lambda most, _: integer_scale(ctx, most, bits),
     )
     integers = ctx.generic(
-        [grouped, factors], ctx.empty(sizes, i8), [every, by_group, every], parallel, lambda x, f, _: int8_of(x, f)
+        [grouped, factors],
+        ctx.empty(sizes, ir.IntegerType.get_signless(bits)),
+        [every, by_group, every],
+        parallel,
+        lambda x, factor, _: integer_of(x, factor, bits),
     )
     values = ctx.generic(
         [integers, scales],

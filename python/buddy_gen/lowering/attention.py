@@ -11,7 +11,7 @@ import torch
 from mlir import ir
 from mlir.dialects import arith, bufferization, func, linalg, tensor
 
-from buddy_gen.lowering.activations import int8_factor, int8_of, int8_scale, largest_magnitude
+from buddy_gen.lowering.activations import integer_factor, integer_of, integer_scale, largest_magnitude
 from buddy_gen.lowering.context import (
     CacheSlice,
     Context,
@@ -71,11 +71,11 @@ def _quantised_rows(ctx: Context, rows: ir.Value, sizes: list[Size]) -> tuple[ir
         ["parallel"] * 3 + ["reduction"],
         largest_magnitude,
     )
-    factors = _each(ctx, [largest], sizes[:3], f32, lambda most: int8_factor(ctx, most))
-    integers = _each(ctx, [rows, factors], sizes, i8, int8_of)
+    factors = _each(ctx, [largest], sizes[:3], f32, lambda most: integer_factor(ctx, most))
+    integers = _each(ctx, [rows, factors], sizes, i8, integer_of)
 
     def byte(most: ir.Value) -> ir.Value:
-        bits = arith.bitcast(i32, int8_scale(ctx, most))
+        bits = arith.bitcast(i32, integer_scale(ctx, most))
         shift = arith.muli(arith.index_cast(i32, loop_index(3)), ctx.scalar(8, i32))
         return arith.trunci(i8, arith.shrui(bits, shift))
 

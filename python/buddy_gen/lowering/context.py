@@ -97,7 +97,8 @@ class Context:
         node: The FX node that is being lowered.
         symbols: Symbolic size -> its value, of index type.
         caches: The function's caches, None where it has none.
-        quantize_activations: Whether products with weights in blocks take int8 activations.
+        activation_bits: Integers of so many bits (8, 16) are the activations of products with weights in blocks;
+            None: f32.
         formats: The weights in blocks that were read -> their format.
         flattened: Activations of products -> their matrix.
         prepared: Activations that were prepared for such products, by themselves and the format.
@@ -108,14 +109,14 @@ class Context:
         symbols: dict[sympy.Symbol, ir.Value],
         caches: CacheState | None,
         functions: Any,
-        quantize_activations: bool = False,
+        activation_bits: int | None = None,
     ) -> None:
         self.node: fx.Node | None = None
         self.symbols = symbols
         self._expressions: dict[sympy.Expr, ir.Value] = {}
         self.caches = caches
         self.functions = functions
-        self.quantize_activations = quantize_activations
+        self.activation_bits = activation_bits
         self.formats: dict[ir.Value, Format] = {}
         self.flattened: dict[ir.Value, ir.Value] = {}
         self.prepared: dict[tuple[ir.Value, Format], ir.Value] = {}

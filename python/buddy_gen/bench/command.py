@@ -33,7 +33,7 @@ _BUSY = 0.3  # a load average above this before the run means that the machine w
 
 Folders = Annotated[
     list[Path],
-    typer.Argument(metavar="FOLDER...", help="Folders with buddy-llama-run and its weights (see `buddy build`)."),
+    typer.Argument(metavar="FOLDER", help="Folders with buddy-llama-run and its weights (see `buddy build`)."),
 ]
 ModelName = Annotated[str, typer.Option("--model", help="The model that the builds are of, for the peers.")]
 Peers = Annotated[
@@ -74,8 +74,9 @@ def bench_command(
 ) -> None:
     """Measure decode, prefill, load time and memory of built programs and their peers, as shares of the roofline.
 
-    The read bandwidth and the multiply-add rate of this machine are measured with each sample. Ratios are against the
-    first folder. Progress goes to stderr.
+    The read bandwidth and the multiply-add rate of this machine are measured with each sample. Progress goes to stderr.
+
+    With several folders, ratios are against the first.
     """
     if as_json and as_markdown:
         raise BuddyError("Only one of --json and --markdown can be printed; use --save FILE for the JSON.")

@@ -234,9 +234,11 @@ class _Judge:
         for small, large in pairwise(tasks):
             for threads in self._samples.threads:
                 found = self._samples.task_ratio(ours.name, threads, large, small)
+                rates = [self._samples.rate(ours.name, threads, task) for task in (large, small)]
                 if found is not None:
                     figure = f"{large.label}, {threads_label(threads)}, times -c {small.context}"
-                    yield GateEntry(ours.name, figure, found.median, EQUAL_CONTEXTS, "ratio")
+                    detail = " and ".join(f"{rate.median:.1f}" for rate in rates if rate is not None) + " tokens/s"
+                    yield GateEntry(ours.name, figure, found.median, EQUAL_CONTEXTS, "ratio", detail)
 
     def _ratio(
         self, ours: Identity, theirs: str | None, threads: int, task: Task, target: float, role: str = ""

@@ -151,15 +151,11 @@ _EXPLANATION = (
 
 
 def _cell(value: Figure | None, text: Callable[[float], str]) -> str:
-    return "" if value is None else text(value.median) + _spread(value)
-
-
-def _spread(value: Figure) -> str:
-    return f" ± {value.spread:.0%}" if value.samples > 1 else ""
+    return "" if value is None else text(value.median) + value.spread_text
 
 
 def _rate(value: Figure) -> str:
-    return f"{value.median:.{1 if value.median < 100 else 0}f}{_spread(value)}"
+    return f"{value.median:.{1 if value.median < 100 else 0}f}{value.spread_text}"
 
 
 def _result_cell(result: Result | None) -> str:

@@ -22,6 +22,11 @@ class Figure:
     spread: float
     samples: int
 
+    @property
+    def spread_text(self) -> str:
+        """The spread for a reader, to be put behind the median; nothing for a single sample."""
+        return f" ± {self.spread:.0%}" if self.samples > 1 else ""
+
 
 def figure(values: Iterable[float]) -> Figure | None:
     """The figure of `values`; None when there are none."""
@@ -90,7 +95,7 @@ class LongContext:
     """The same with the bandwidth of anonymous memory, which a KV cache is."""
 
     def sentence(self) -> str:
-        extra = f"{self.extra_seconds.median * 1e3:.2f} ms ± {self.extra_seconds.spread:.0%} more a token"
+        extra = f"{self.extra_seconds.median * 1e3:.2f} ms{self.extra_seconds.spread_text} more a token"
         text = f"{self.contender}, {threads_label(self.threads)}, {self.far}: {extra} than {self.near}, for "
         text += f"{self.extra_bytes / 1e6:.1f} MB more of KV cache: {self.ratio.median:.2f}x what they take at the "
         text += "bandwidth of the read loop over the weights"

@@ -25,7 +25,7 @@ BUILDS = {
     "w8a8": ("w8a8", "f32", 0.6),
     "w4a8": ("w4a8", "i8", 0.6),
     "w4a32": ("w4a32", "f32", 2e-3),
-    "gguf": ("gguf", "f32", 2e-3),
+    "gguf": ("gguf", "f32", 2e-2),
 }
 
 
@@ -104,7 +104,7 @@ def test_the_default_model_as_its_file_has_it(app: AppObjects, tmp_path: Path) -
     program = build_program(model, tmp_path, app, "--dtype", "gguf", "--kv-dtype", "f32")
     eager = eager_model(model)
     ids = [504, 3575, 282, 4649, 314]  # The capital of France is
-    np.testing.assert_allclose(program.logits(ids, "--ubatch-size", "1"), eager_logits(eager, ids), atol=5e-3, rtol=0)
+    np.testing.assert_allclose(program.logits(ids, "--ubatch-size", "1"), eager_logits(eager, ids), atol=2e-2, rtol=0)
     answer = program.answer("--ids", ",".join(map(str, ids)), "-n", "24", "--ignore-eos")
     assert answer["ids"] == eager_greedy(eager, ids, 24)
     assert inspect_weights(tmp_path).weight_bytes_per_token < 1.02 * model.stat().st_size

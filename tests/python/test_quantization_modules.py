@@ -65,7 +65,7 @@ def _tolerance(precision: Precision) -> float:
         return 2e-2
     if precision.activation_bits == 8 or precision.kv_dtype == "i8":
         return 5e-2
-    return 5e-3 if precision.activation_bits == 16 else 2e-4
+    return 2e-2 if precision.activation_bits == 16 else 2e-4
 
 
 def _compare_decode(ours: NarrowModel, options: str) -> None:

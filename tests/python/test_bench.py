@@ -362,6 +362,12 @@ class TestMachineLimits:
         assert done.returncode == code
         assert message in done.stderr and done.stderr.count("\n") == 1
 
+    def test_old_program_becomes_a_sentence(self, tmp_path: Path) -> None:
+        (tmp_path / "old").write_text("#!/bin/sh\nexit 2\n")
+        (tmp_path / "old").chmod(0o755)
+        with pytest.raises(BuddyError, match="old is not of this version of buddy-gen; build it again, or remove it"):
+            limits.measure_limits(tmp_path / "old", tmp_path, 1, anonymous_bytes=4096)
+
     def test_failure_becomes_a_sentence(self, program: Path, tmp_path: Path) -> None:
         with pytest.raises(BuddyError, match="can not be opened"):
             limits.measure_limits(program, tmp_path / "missing", 1)

@@ -85,6 +85,8 @@ def measure_limits(program: Path, file: Path, threads: int, seconds: float = 0.3
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise BuddyError(f"{program} cannot be run ({error.strerror}).") from error
+    if done.returncode == 2:  # wrong usage
+        raise BuddyError(f"{program} is not of this version of buddy-gen; build it again, or remove it.")
     if done.returncode != 0:
         raise BuddyError(done.stderr.strip() or f"{program} failed ({done.returncode}).")
     return parse_limits(done.stdout)

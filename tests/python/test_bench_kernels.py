@@ -31,6 +31,12 @@ def test_short_names() -> None:
     assert short_names(list(names)) == list(names.values())
 
 
+def test_short_names_of_what_prepares_an_input() -> None:
+    names = ["layers.*.down_proj/linear_6", "layers.*.down_proj/linear_6", "layers.*.mlp/mul_13"]
+    assert short_names(names, [True, False, False]) == ["down_proj", "down_proj input", "mlp/mul"]
+    assert short_names(names[1:], [False, False]) == ["down_proj", "mlp/mul"]  # nothing is known of weights
+
+
 def region(name: str, calls: int, seconds: float, **more: int) -> dict[str, object]:
     return {"name": name, "calls": calls, "seconds": seconds, "share": 0.0, **more}
 

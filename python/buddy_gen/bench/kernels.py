@@ -111,7 +111,8 @@ def parse_profile(
         calls = int(entry["calls"])
         tokens = calls if task.kind == "decode" else int(values.get("prefilled_tokens", task.tokens))
         regions = entry["regions"]
-        names = short_names([str(region["name"]) for region in regions])
+        reading = [_number(region, "bytes_per_call") is not None for region in regions]
+        names = short_names([str(region["name"]) for region in regions], reading)
         kernels = [_kernel(region, short, tokens / calls) for region, short in zip(regions, names, strict=True)]
         kernels = [_with_attention(kernel, task, calls, work) for kernel in kernels]
         kernels.sort(key=lambda kernel: -kernel.seconds)
@@ -150,14 +151,24 @@ def _number(region: dict[str, object], key: str) -> int | None:
     return int(str(region[key])) if key in region else None
 
 
-def short_names(names: Sequence[str]) -> list[str]:
+def short_names(names: Sequence[str], reading: Sequence[bool] = ()) -> list[str]:
     """The last module of each path and the op, without its number unless another kernel would have the same name.
 
     ``model.layers.*.mlp.gate_proj/linear_4 + model.layers.*.mlp.up_proj/linear_5`` becomes ``gate_proj + up_proj``.
+    `reading` tells which kernels read weights, as far as any do: another one of the same linear layers prepares their
+    input, such as the rounding to int8.
     """
-    short = [_short(name, numbers=False) for name in names]
+    inputs = [not one for one in reading] if any(reading) else [False] * len(names)
+    short = [_short(name, False) + _input(name, first) for name, first in zip(names, inputs, strict=True)]
     counts = Counter(short)
-    return [one if counts[one] == 1 else _short(name, numbers=True) for one, name in zip(short, names, strict=True)]
+    return [
+        one if counts[one] == 1 else _short(name, True) + _input(name, first)
+        for one, name, first in zip(short, names, inputs, strict=True)
+    ]
+
+
+def _input(name: str, first: bool) -> str:
+    return " input" if first and re.search(r"/linear(_\d+)?$", name) else ""
 
 
 def _short(name: str, numbers: bool) -> str:

@@ -27,20 +27,23 @@ public:
   /// `part` of `text`, in which no added token is left but the normalised ones. Parts come in order.
   void encode(std::string_view text, TextPart part, const std::vector<Stretch> &stretches) {
     const std::string_view stretch = text.substr(part.begin, part.end - part.begin);
-    const bool isFirst = part.begin == 0;
+    std::size_t firstBytes = part.begin == 0 ? 1 : 0;
     if (model.vocab.kind == TokenizerKind::SentencePieceBpe)
       return model.bpe.encode(model.sentencePiece.apply(stretch), scratch, ids);
     if (model.vocab.kind == TokenizerKind::SentencePieceUnigram)
       return model.unigram.encode(model.sentencePiece.apply(stretch), ids);
     if (model.normalizer.empty() && !model.added.hasNormalized())
-      return encodeNormalized(stretch, isFirst);
+      return encodeNormalized(stretch, firstBytes);
 
     std::vector<Stretch> local = within(part, stretches);
     TracedText rewritten;
     std::string_view normalized = stretch;
     if (!model.normalizer.empty()) {
-      rewritten = model.normalizer.apply(stretch, local.size() > 1 && model.added.hasNormalized());
+      const bool seeksFirst = firstBytes > 0 && model.preTokenizer.asksForFirst();
+      rewritten = model.normalizer.apply(stretch, seeksFirst || (local.size() > 1 && model.added.hasNormalized()));
       normalized = rewritten.text;
+      if (seeksFirst)
+        firstBytes = bytesFrom(rewritten.origins, 0);
       for (Stretch &piece : local) {
         const auto origin = std::lower_bound(rewritten.origins.begin(), rewritten.origins.end(), piece.end);
         piece.end = static_cast<std::size_t>(origin - rewritten.origins.begin());
@@ -51,11 +54,17 @@ public:
       if (piece.id >= 0)
         ids.push_back(piece.id);
       else
-        encodeNormalized(normalized.substr(piece.begin, piece.end - piece.begin), isFirst && piece.begin == 0);
+        encodeNormalized(normalized.substr(piece.begin, piece.end - piece.begin),
+                         firstBytes - std::min(firstBytes, piece.begin));
     }
   }
 
 private:
+  /// How many bytes come from places up to `last`.
+  static std::size_t bytesFrom(const std::vector<std::uint32_t> &origins, std::uint32_t last) {
+    return static_cast<std::size_t>(std::upper_bound(origins.begin(), origins.end(), last) - origins.begin());
+  }
+
   /// The stretches that `part` lies in, as seen from its beginning.
   std::vector<Stretch> within(TextPart part, const std::vector<Stretch> &stretches) {
     std::vector<Stretch> local;
@@ -66,9 +75,9 @@ private:
     return local;
   }
 
-  void encodeNormalized(std::string_view text, bool isFirst) {
+  void encodeNormalized(std::string_view text, std::size_t firstBytes) {
     storage.clear();
-    model.preTokenizer.split(text, isFirst, pieces, storage);
+    model.preTokenizer.split(text, firstBytes, pieces, storage);
     for (const std::string_view piece : pieces) {
       if (model.vocab.kind == TokenizerKind::WordPiece)
         model.wordPiece.encode(piece, ids);

@@ -143,6 +143,8 @@ std::vector<TextPart> AddedTokens::find(const Set &set, std::string_view text, c
       }
       end = spacesTo;
     }
+    if (begin >= end) // all of it was taken as the spaces behind the token before
+      continue;
     if (pendingFrom < begin)
       out.push_back({pendingFrom, begin, -1});
     out.push_back({begin, end, entry->id});

@@ -19,12 +19,14 @@ void appendWithout(std::string_view text, std::uint32_t bits, TracedText &out) {
   }
 }
 
+/// What is put in comes, as in the reference, from the last character that it replaces.
 void appendReplaced(std::string_view text, std::string_view from, std::string_view to, TracedText &out) {
+  const std::size_t last = from.size() - classifyPrevious(from, from.size()).length;
   std::size_t begin = 0;
   for (std::size_t found; (found = text.find(from, begin)) != std::string_view::npos; begin = found + from.size()) {
     for (std::size_t i = begin; i < found; ++i)
       out.append(text.substr(i, 1), i);
-    out.append(to, found);
+    out.append(to, found + last);
   }
   for (std::size_t i = begin; i < text.size(); ++i)
     out.append(text.substr(i, 1), i);

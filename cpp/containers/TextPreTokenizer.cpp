@@ -4,7 +4,9 @@
 #include "TextPatterns.h"
 #include "UnicodeClasses.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <functional>
 
 using namespace buddy;
 
@@ -133,7 +135,18 @@ template <typename EndOf> void cutAtEnds(std::string_view piece, Pieces &out, En
 
 PreTokenizer::PreTokenizer(std::vector<PreTokenizerStep> inOrder) : steps(std::move(inOrder)) {}
 
-void PreTokenizer::split(std::string_view text, bool isFirst, Pieces &pieces, std::deque<std::string> &storage) const {
+bool PreTokenizer::asksForFirst() const {
+  return std::any_of(steps.begin(), steps.end(), [](const PreTokenizerStep &step) {
+    return step.kind == StepKind::Metaspace && (step.argument & MetaspacePrefixFirst);
+  });
+}
+
+void PreTokenizer::split(std::string_view text, std::size_t firstBytes, Pieces &pieces,
+                         std::deque<std::string> &storage) const {
+  const auto isFirst = [&](std::string_view piece) {
+    const std::less<const char *> before;
+    return !before(piece.data(), text.data()) && before(piece.data(), text.data() + firstBytes);
+  };
   pieces.assign(text.empty() ? 0 : 1, text);
   Pieces next;
   for (const PreTokenizerStep &step : steps) {
@@ -161,7 +174,7 @@ void PreTokenizer::split(std::string_view text, bool isFirst, Pieces &pieces, st
         cutAtWhitespace(piece, step.argument, next);
         break;
       case StepKind::Metaspace:
-        cutAtMetaspace(piece, step, isFirst && piece.data() == text.data(), next, storage);
+        cutAtMetaspace(piece, step, isFirst(piece), next, storage);
         break;
       }
     }

@@ -5,6 +5,7 @@
 
 #include "VocabFile.h"
 
+#include <cstddef>
 #include <deque>
 #include <string>
 #include <string_view>
@@ -17,10 +18,13 @@ class PreTokenizer {
 public:
   explicit PreTokenizer(std::vector<PreTokenizerStep> inOrder);
 
-  /// Replaces `pieces` by the pre-tokens of `text`. They point into `text` or into `storage`. `isFirst`: nothing stood
-  /// before `text`.
-  void split(std::string_view text, bool isFirst, std::vector<std::string_view> &pieces,
+  /// Replaces `pieces` by the pre-tokens of `text`. They point into `text` or into `storage`. `firstBytes`: how
+  /// many bytes of `text` come from the very beginning of what was written; normalisers make none or several of it.
+  void split(std::string_view text, std::size_t firstBytes, std::vector<std::string_view> &pieces,
              std::deque<std::string> &storage) const;
+
+  /// Whether any step asks for `firstBytes`.
+  bool asksForFirst() const;
 
 private:
   std::vector<PreTokenizerStep> steps;

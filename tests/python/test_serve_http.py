@@ -41,6 +41,8 @@ def test_paths_and_methods() -> None:
         assert error(running.get("/v1/models/gpt-4"), 404)["code"] == "model_not_found"
         assert error(running.get("/v1/chat/completions"), 405)["code"] == "method_not_allowed"
         assert error(running.post("/v1/models", {}), 405)["code"] == "method_not_allowed"
+        for path in ("/health/", "/v1/completions/"):  # no redirection
+            assert error(running.get(path), 404)["code"] == "unknown_url"
         for path in ("/", "/v1", "/v1/embeddings", "/v1/chat/completions/x", "/%00", "/..%2f"):
             assert error(running.get(path), 404)["code"] in ("unknown_url", "model_not_found")
 
@@ -50,8 +52,11 @@ def test_a_body_must_say_that_it_is_json() -> None:
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
             answer = running.post("/v1/completions", content=raw(), headers={"Content-Type": kind})
             assert error(answer, 415)["code"] == "unsupported_media_type"
-        kind = "Application/JSON; charset=utf-8"
-        assert running.post("/v1/completions", content=raw(), headers={"Content-Type": kind}).status_code == 200
+        for kind in ("application/json; charset=latin-1", 'application/json; x=y; Charset = "utf-16"'):
+            answer = running.post("/v1/completions", content=raw(), headers={"Content-Type": kind})
+            assert "UTF-8" in error(answer, 415)["message"]
+        for kind in ("Application/JSON; charset=utf-8", 'application/json;charset="UTF-8"', "application/json; a=b;"):
+            assert running.post("/v1/completions", content=raw(), headers={"Content-Type": kind}).status_code == 200
 
 
 def test_the_api_key() -> None:

@@ -64,7 +64,9 @@ def make_app(engine: Engine, scheduler: Scheduler, settings: Settings) -> ASGIAp
         Route("/tokenize", api.guarded(api.tokenize), methods=["POST"]),
         Route("/detokenize", api.guarded(api.detokenize), methods=["POST"]),
     ]
-    return _AccessLog(Starlette(routes=routes, exception_handlers={HTTPException: _http_error}))
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+    app.router.redirect_slashes = False
+    return _AccessLog(app)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -188,9 +190,7 @@ class _Api:
 
     async def _body(self, request: Request) -> bytes:
         """The request's body, refused when it is too large, too slow or says that it is no JSON."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise ApiError(415, "Content-Type must be application/json.", code="unsupported_media_type")
+        _check_content_type(request.headers.get("content-type", ""))
         most = self._settings.max_body_bytes
         body = bytearray()
         size = 0
@@ -218,6 +218,7 @@ class _Api:
             len(prompts) * common.choices,
             prompts,
             with_usage=common.include_usage,
+            with_scores=common.sampling.likely_count >= 0,
         )
         job = self._scheduler.submit(generate_choices(self._engine, prompts, common))
         response: Response | None = None
@@ -252,6 +253,18 @@ class _Api:
                 yield event(_failure(error).body())
 
         return _EventStream(chunks(), lambda: self._scheduler.cancel(job))
+
+
+def _check_content_type(value: str) -> None:
+    """JSON in UTF-8; other parameters than the character set make no difference."""
+    kind, *parameters = (part.strip().lower() for part in value.split(";"))
+    if kind != "application/json":
+        raise ApiError(415, "Content-Type must be application/json.", code="unsupported_media_type")
+    for parameter in parameters:
+        name, _, charset = parameter.partition("=")
+        if name.strip() == "charset" and charset.strip().strip('"') not in ("utf-8", "utf8"):
+            message = "The body's character set must be UTF-8; leave charset out of Content-Type."
+            raise ApiError(415, message, code="unsupported_media_type")
 
 
 async def _whole(job: Job, writer: Writer) -> Response:

@@ -32,10 +32,18 @@ class Writer:
     prefix = ""
 
     def __init__(
-        self, engine: Engine, model: str, choices: int, prompts: Sequence[Sequence[int]], *, with_usage: bool
+        self,
+        engine: Engine,
+        model: str,
+        choices: int,
+        prompts: Sequence[Sequence[int]],
+        *,
+        with_usage: bool,
+        with_scores: bool,
     ) -> None:
         self._engine = engine
         self._with_usage = with_usage
+        self._with_scores = with_scores
         self._prompts = prompts
         self._head = {
             "id": f"{self.prefix}-{secrets.token_hex(12)}",
@@ -54,7 +62,7 @@ class Writer:
         tokens = self._tokens[item.choice]
         chunks = [] if tokens else [self._chunk(first) for first in self._first(item.choice)]
         tokens.append(item.token)
-        if item.token.text or item.token.log_probability is not None:
+        if item.token.text or item.token.log_probability is not None or self._shows_ids(item.token):
             chunks.append(self._chunk(self._middle(item.choice, item.token)))
         return chunks
 
@@ -87,6 +95,10 @@ class Writer:
     def _finish(self, choice: int) -> str | None:
         outcome = self._outcomes[choice]
         return _FINISH.get(outcome.stop) if outcome else None
+
+    def _shows_ids(self, token: Token) -> bool:
+        """Without a tokenizer a token has no text, and its id is the answer."""
+        return token.id >= 0 and not self._engine.info.has_text
 
     def _text(self, choice: int) -> str:
         return "".join(token.text for token in self._tokens[choice])
@@ -121,15 +133,15 @@ class ChatWriter(Writer):
         return [self._delta(choice, {"role": "assistant", "content": ""})]
 
     def _middle(self, choice: int, token: Token) -> dict[str, Any]:
-        scored = [token] if token.log_probability is not None else []
-        return self._delta(choice, {"content": token.text}, logprobs=self._logprobs(scored))
+        scores = None if token.log_probability is None else self._logprobs([token])
+        return self._delta(choice, {"content": token.text}, logprobs=scores)
 
     def _last(self, choice: int, finish: str | None) -> dict[str, Any]:
         return self._delta(choice, {}, finish)
 
     def _choice(self, choice: int) -> dict[str, Any]:
         message = {"role": "assistant", "content": self._text(choice), "refusal": None}
-        scores = self._logprobs(self._scored(choice))
+        scores = self._logprobs(self._scored(choice)) if self._with_scores else None
         return {"index": choice, "message": message, "logprobs": scores, "finish_reason": self._finish(choice)}
 
     @staticmethod
@@ -138,9 +150,7 @@ class ChatWriter(Writer):
     ) -> dict[str, Any]:
         return {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
-    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
-        if not tokens:
-            return None
+    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any]:
         content = []
         for token in tokens:
             likely = [self._score(one.id, one.log_probability) for one in token.likely]
@@ -158,43 +168,59 @@ class CompletionWriter(Writer):
     object_name, chunk_name, prefix = "text_completion", "text_completion", "cmpl"
 
     def __init__(
-        self, engine: Engine, model: str, choices: int, prompts: Sequence[Sequence[int]], *, with_usage: bool
+        self, engine: Engine, model: str, choices: int, prompts: Sequence[Sequence[int]], **options: bool
     ) -> None:
-        super().__init__(engine, model, choices, prompts, with_usage=with_usage)
+        super().__init__(engine, model, choices, prompts, **options)
         self._offsets = [_Offsets() for _ in range(choices)]
 
     def _first(self, choice: int) -> list[dict[str, Any]]:
         return []
 
     def _middle(self, choice: int, token: Token) -> dict[str, Any]:
-        scored = [token] if token.log_probability is not None else []
-        return self._part(choice, token.text, logprobs=self._logprobs(scored, self._offsets[choice]))
+        scores = None if token.log_probability is None else self._logprobs([token], self._offsets[choice])
+        return self._part(choice, [token], logprobs=scores)
 
     def _last(self, choice: int, finish: str | None) -> dict[str, Any]:
-        return self._part(choice, "", finish)
+        return self._part(choice, [], finish)
 
     def _choice(self, choice: int) -> dict[str, Any]:
-        scores = self._logprobs(self._scored(choice), _Offsets())
-        return self._part(choice, self._text(choice), self._finish(choice), scores)
+        scores = self._logprobs(self._scored(choice), _Offsets()) if self._with_scores else None
+        return self._part(choice, self._tokens[choice], self._finish(choice), scores)
 
-    @staticmethod
     def _part(
-        choice: int, text: str, finish: str | None = None, logprobs: dict[str, Any] | None = None
+        self, choice: int, tokens: Sequence[Token], finish: str | None = None, logprobs: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        return {"text": text, "index": choice, "logprobs": logprobs, "finish_reason": finish}
+        text = "".join(token.text for token in tokens)
+        part = {"text": text, "index": choice, "logprobs": logprobs, "finish_reason": finish}
+        if not self._engine.info.has_text:
+            part["token_ids"] = [token.id for token in tokens if token.id >= 0]
+        return part
 
-    def _logprobs(self, tokens: Sequence[Token], offsets: _Offsets) -> dict[str, Any] | None:
-        if not tokens:
-            return None
-        spelled = [self._spelled(token.id) for token in tokens]
+    def _logprobs(self, tokens: Sequence[Token], offsets: _Offsets) -> dict[str, Any]:
         return {
-            "tokens": [text for text, _ in spelled],
+            "tokens": [self._key(token.id) for token in tokens],
             "token_logprobs": [_finite(token.log_probability) for token in tokens],
-            "top_logprobs": [
-                {self._spelled(one.id)[0]: _finite(one.log_probability) for one in token.likely} for token in tokens
-            ],
-            "text_offset": [offsets.advance(content) for _, content in spelled],
+            "top_logprobs": [self._likely(token) for token in tokens],
+            "text_offset": [offsets.advance(self._engine.token_bytes(token.id)) for token in tokens],
         }
+
+    def _likely(self, token: Token) -> dict[str, float]:
+        """The likeliest first, none lost: a token that is spelled as a likelier one has its id for a key."""
+        found: dict[str, float] = {}
+        for one in token.likely:
+            key = self._key(one.id)
+            found[_id_key(one.id) if key in found else key] = _finite(one.log_probability)
+        return found
+
+    def _key(self, token: int) -> str:
+        """A token's text; as OpenAI has it, the bytes of a token that is no whole characters."""
+        if not self._engine.info.has_text:
+            return _id_key(token)
+        content = self._engine.token_bytes(token)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
 
 
 class _Offsets:
@@ -208,6 +234,10 @@ class _Offsets:
         begin = self._characters
         self._characters += len(self._decoder.decode(content))
         return begin
+
+
+def _id_key(token: int) -> str:
+    return f"token_id:{token}"
 
 
 def _finite(log_probability: float | None) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -132,6 +133,10 @@ def test_failures_are_sentences(folder: Path, tmp_path: Path) -> None:
         damaged = shutil.copytree(folder, tmp_path / name)
         (damaged / name).write_bytes((damaged / name).read_bytes()[:100])
         assert name in failing(str(damaged), "--port", "0")
+        (damaged / name).unlink()
+        if name == "toy.vocab":
+            missing = f"The vocabulary file '{damaged / name}' does not exist"
+            assert missing in failing(str(damaged), "--port", "0")
 
 
 def test_libraries_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
@@ -178,8 +183,18 @@ def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
     with toy_server.serving(engine) as running:
         request = {"model": "toy", "prompt": [97, 98], "max_tokens": 4, "temperature": 0, "logprobs": 0}
         answer = running.post("/v1/completions", request).json()
-        assert answer["usage"]["completion_tokens"] == len(greedy(TABLE, [97, 98], 4))
-        assert answer["choices"][0]["text"] == ""
+        ids = greedy(TABLE, [97, 98], 4)
+        assert answer["usage"]["completion_tokens"] == len(ids)
+        choice = answer["choices"][0]
+        assert choice["text"] == "" and choice["token_ids"] == ids
+        assert choice["logprobs"]["tokens"] == [f"token_id:{token}" for token in ids]
+        for scores in ({}, {"logprobs": 3}):
+            lines = running.post("/v1/completions", {**request, "logprobs": None, **scores, "stream": True}).text
+            events = [line.removeprefix("data: ") for line in lines.strip().split("\n\n")]
+            streamed = [json.loads(line)["choices"][0] for line in events[:-1]]
+            assert [token for part in streamed for token in part["token_ids"]] == ids
+            if scores:
+                assert all(len(part["logprobs"]["top_logprobs"][0]) == 3 for part in streamed[: len(ids)])
         chat = {"model": "toy", "messages": [{"role": "user", "content": "x"}]}
         assert running.post("/v1/chat/completions", chat).json()["error"]["code"] == "chat_unavailable"
         assert running.post("/tokenize", {"content": "x"}).json()["error"]["code"] == "no_tokenizer"

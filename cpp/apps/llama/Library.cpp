@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "Generation.h"
+#include "ModelConfig.h"
 #include "Sampler.h"
 #include "Session.h"
 #include "buddy/Error.h"
@@ -167,7 +168,11 @@ buddy_llama *buddy_llama_open(const char *folder, int64_t context, int32_t threa
     options.modelDir = folder;
     options.context = context == -1 ? Session::maxContext() : context;
     options.threads = threads;
-    return new buddy_llama(options);
+    auto loaded = std::make_unique<buddy_llama>(options);
+    if (!loaded->session.hasText() && !model::vocabFile.empty())
+      throw Error("the vocabulary file '" + options.modelDir + "/" + std::string(model::vocabFile) +
+                  "' does not exist: take it from the build that made the weights file");
+    return loaded.release();
   });
 }
 

@@ -32,7 +32,7 @@ typedef struct buddy_llama buddy_llama;
 
 /* Loads the model whose files stand in `folder`. `context`: positions of the KV cache, 0 for the default, -1 for the
  * longest that the model has. `threads`: of the whole library, 0 for the CPUs that the process may use. Returns null on
- * failure. */
+ * failure; a model that was built with a tokenizer must have its vocabulary file there. */
 BUDDY_LLAMA_API buddy_llama *buddy_llama_open(const char *folder, int64_t context, int32_t threads);
 BUDDY_LLAMA_API void buddy_llama_close(buddy_llama *model); /* null is allowed */
 

@@ -264,6 +264,49 @@ def test_going_down_ends_every_request_with_an_error() -> None:
     assert engine.generated == 2
 
 
+class SlowText(FakeEngine):
+    """Its texts have many tokens, and wait until they may be ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = threading.Event()
+        self.inside = self.most_inside = 0
+        self.lock = threading.Lock()
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        with self.lock:
+            self.inside += 1
+            self.most_inside = max(self.inside, self.most_inside)
+        self.may_end.wait(30)
+        with self.lock:
+            self.inside -= 1
+        return list(range(100_000, 100_000 + len(text)))
+
+
+def test_texts_do_not_hold_up_the_server() -> None:
+    engine = SlowText()
+    with serving(engine, most_waiting=3) as running, ThreadPoolExecutor(9) as pool:
+        text = "x" * 1_000_000
+        asked = [pool.submit(running.post, "/tokenize", {"content": text}) for _ in range(9)]
+        until(lambda: sum(one.done() for one in asked) == 4)  # two work, three wait
+        assert running.get("/health").status_code == 200
+        engine.may_end.set()
+        slowest = 0.0
+        while not all(one.done() for one in asked):
+            start = time.monotonic()
+            assert running.get("/health").status_code == 200
+            slowest = max(slowest, time.monotonic() - start)
+        assert slowest < 1 and engine.most_inside == 2
+        answers = [one.result() for one in asked]
+        assert sorted(answer.status_code for answer in answers) == [200] * 5 + [503] * 4
+        for answer in answers:
+            if answer.status_code == 503:
+                assert error(answer, 503)["code"] == "server_busy" and answer.headers["retry-after"] == "1"
+        whole = next(answer for answer in answers if answer.status_code == 200)
+        assert whole.json() == {"tokens": list(range(100_000, 1_100_000))}
+        assert running.post("/tokenize", {"content": ""}).json() == {"tokens": []}
+
+
 def noise(running: Running, kind: int, chosen: random.Random) -> None:
     """A connection of somebody who means no good, or whose network is bad."""
     good = raw(stream=True, max_tokens=50)

@@ -33,6 +33,7 @@ from buddy_gen.serve.parameters import (
 )
 from buddy_gen.serve.responses import ChatWriter, CompletionWriter, Writer, event
 from buddy_gen.serve.scheduler import Job, Scheduler
+from buddy_gen.serve.text_work import TextWork, dump_ids
 
 __all__ = ["Settings", "make_app"]
 
@@ -81,7 +82,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    content = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _json_response(json.dumps(value, ensure_ascii=False, separators=(",", ":")), status, headers)
+
+
+def _json_response(content: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(content, status, headers, media_type="application/json")
 
 
@@ -104,6 +108,7 @@ class _Api:
         self._engine = engine
         self._scheduler = scheduler
         self._settings = settings
+        self._text_work = TextWork(scheduler.most_waiting)
         self._limits = Limits(settings.model, settings.max_tokens, engine.info.vocab_size)
 
     def guarded(self, handler: _Handler, *, secret: bool = True) -> _Handler:
@@ -148,17 +153,27 @@ class _Api:
         }
 
     async def tokenize(self, request: Request) -> Response:
-        wanted = parse_tokenize(await self._body(request))
-        self._require_text()
-        ids = await asyncio.to_thread(
-            self._engine.tokenize, wanted.content, add_special=wanted.add_special, parse_special=wanted.parse_special
-        )
-        return _json({"tokens": ids})
+        body = await self._body(request)
+
+        def answer() -> Response:
+            wanted = parse_tokenize(body)
+            self._require_text()
+            ids = self._engine.tokenize(
+                wanted.content, add_special=wanted.add_special, parse_special=wanted.parse_special
+            )
+            return _json_response(f'{{"tokens":{dump_ids(ids)}}}')
+
+        return await self._text_work.run(answer)
 
     async def detokenize(self, request: Request) -> Response:
-        ids = parse_detokenize(await self._body(request), self._limits)
-        self._require_text()
-        return _json({"content": await asyncio.to_thread(self._engine.detokenize, ids)})
+        body = await self._body(request)
+
+        def answer() -> Response:
+            ids = parse_detokenize(body, self._limits)
+            self._require_text()
+            return _json({"content": self._engine.detokenize(ids)})
+
+        return await self._text_work.run(answer)
 
     def _require_text(self) -> None:
         if not self._engine.info.has_text:

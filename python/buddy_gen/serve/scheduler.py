@@ -72,6 +72,10 @@ class Scheduler:
         self._thread.start()
 
     @property
+    def most_waiting(self) -> int:
+        return self._most_waiting
+
+    @property
     def waiting(self) -> int:
         return len(self._waiting)
 

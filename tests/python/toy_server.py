@@ -27,6 +27,7 @@ from openai import OpenAI
 
 from buddy_gen.errors import BuddyError
 from buddy_gen.serve.app import Settings, make_app
+from buddy_gen.serve.connections import ConnectionLimits
 from buddy_gen.serve.engine import CancelFlag, Engine, EngineInfo, Message, Outcome, Sampling, Stop, Token
 from buddy_gen.serve.scheduler import Scheduler
 from buddy_gen.serve.server import Server, listen
@@ -159,13 +160,15 @@ class Running:
 
 
 @contextlib.contextmanager
-def serving(engine: Engine, *, most_waiting: int = 8, **settings: Any) -> Iterator[Running]:
+def serving(
+    engine: Engine, *, most_waiting: int = 8, limits: ConnectionLimits | None = None, **settings: Any
+) -> Iterator[Running]:
     """Serves `engine` on a free port."""
     opened = listen("127.0.0.1", 0)
     port = opened.getsockname()[1]
     scheduler = Scheduler(most_waiting)
     chosen = Settings(**{"model": MODEL, "max_tokens": 512, **settings})
-    server = Server(make_app(engine, scheduler, chosen), scheduler.stop)
+    server = Server(make_app(engine, scheduler, chosen), scheduler.stop, limits)
     thread = threading.Thread(target=server.run, args=([opened],), daemon=True)
     thread.start()
     until(lambda: server.started)

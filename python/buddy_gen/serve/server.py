@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import signal
@@ -14,9 +15,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from buddy_gen.errors import BuddyError
+from buddy_gen.serve.connections import ConnectionLimits, Exceptions, protocol_class
 
 __all__ = ["Server", "listen", "log_to_stderr"]
 
+_LISTEN_QUEUE = 256
 _GRACE_SECONDS = 5  # for answers that are being sent when the server goes down
 
 
@@ -45,7 +48,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind(address)
-        opened.listen(256)
+        opened.listen(_LISTEN_QUEUE)
     except OSError as error:
         opened.close()
         raise BuddyError(
@@ -57,11 +60,13 @@ def listen(host: str, port: int) -> socket.socket:
 class Server(uvicorn.Server):
     """uvicorn, which calls `stopping` before it waits for the answers under way, and does not end by a signal."""
 
-    def __init__(self, app: ASGIApp, stopping: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp, stopping: Callable[[], None], limits: ConnectionLimits | None = None) -> None:
+        limits = limits or ConnectionLimits.of_process()
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=protocol_class(limits),
+                backlog=limits.accepted_at_once,
                 ws="none",
                 lifespan="off",
                 loop="asyncio",
@@ -73,6 +78,12 @@ class Server(uvicorn.Server):
             )
         )
         self._stopping = stopping
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(Exceptions())
+        await super().startup(sockets)
+        for opened in sockets or []:
+            opened.listen(_LISTEN_QUEUE)  # longer than what asyncio accepts at once
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stopping()

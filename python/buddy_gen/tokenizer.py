@@ -151,7 +151,12 @@ def _load_vocab(vocab: Path) -> Tokenizer:
 def _read_spec(file: Path, head: bytes) -> TokenizerSpec:
     if head.startswith(b"GGUF"):
         return read_gguf_tokenizer(file)
-    if not head.lstrip().startswith(b"{"):
+    if not head:
+        raise BuddyError(f"The tokenizer {file} is empty: fetch it again.")
+    text = head.removeprefix(b"\xef\xbb\xbf")  # the JSON readers refuse this mark by its name
+    if text.lstrip(b" \t\r").startswith(b"["):  # not b"\n": SentencePiece's models begin with that byte
+        raise BuddyError(f"{file} is no tokenizer: it holds a JSON list, where a tokenizer.json holds an object.")
+    if not text.lstrip().startswith(b"{"):
         return read_sentencepiece_model(file, settings=_settings(file))
     if _is_tekken(file):
         return read_tekken(file)

@@ -14,6 +14,7 @@ import pytest
 from buddy_gen.errors import BuddyError
 from buddy_gen.models import open_model
 from buddy_gen.models.default_model import fetch_default_model
+from buddy_gen.tokenizer import load
 from buddy_gen.tokenizers import (
     UnsupportedTokenizerError,
     load_chat_template,
@@ -61,6 +62,12 @@ _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": T
 _ROBERTA = {"type": "RobertaProcessing", "sep": ["</s>", 1], "cls": ["<s>", 0]}
 
 
+def _template(ids: list[Any]) -> Json:
+    single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    special = {"<s>": {"id": "<s>", "ids": ids, "tokens": ["<s>"]}}
+    return {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": special}
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -91,13 +98,24 @@ _ROBERTA = {"type": "RobertaProcessing", "sep": ["</s>", 1], "cls": ["<s>", 0]}
         (_set("model", "vocab", []), "vocabulary is missing or damaged"),
         (_set("model", "vocab", "a", -3), "'a' has the id -3"),
         (_set("model", "vocab", "a", 5), "the same id 5"),
+        (_set("model", "vocab", "a", 4_000_000_000), "'a' has the id 4000000000"),
+        (_set("model", "vocab", "a", 2**70), f"'a' has the id {2**70}"),
+        (_set("model", "unk_token", []), r"unknown token \[\]"),
+        (_set("model", "unk_token", {}), r"unknown token \{\}"),
+        (_set("added_tokens", 5), "added_tokens are 5, not a list"),
+        (_set("added_tokens", 0, "id", 2**40), f"has the id {2**40}"),
+        (_set("added_tokens", 0, "content", "\ud800"), "half a character"),
+        (_set("normalizer", {"type": "Sequence"}), "normalizers of a 'Sequence' are None"),
+        (_set("normalizer", {"type": "Sequence", "normalizers": 5}), "normalizers of a 'Sequence' are 5"),
+        (_set("pre_tokenizer", {"type": "Metaspace", "prepend_scheme": []}), "its pre_tokenizer is damaged"),
+        (_set("post_processor", _template([[1, 2]])), "template is damaged"),
         (_set("model", "merges", None), "merges are missing"),
         (_set("model", "merges", 0, ["a", "zzz"]), "'zzz'"),
         (_set("model", "merges", 0, "abc"), "'abc' is not a pair"),
         (_set("added_tokens", 0, "id", "x"), "no id"),
         (_set("added_tokens", 0, "content", ""), "same id|is empty"),
         (_set("added_tokens", 2, "content", "<s>"), "'<s>' stands there twice"),
-        (_set("added_tokens", 2, "content", "te"), "'te' stands there twice"),
+        (_set("added_tokens", 2, "content", "b"), "'b' stands there twice"),
         (_set("post_processor", _ROBERTA), "RobertaProcessing"),
     ],
 )
@@ -108,6 +126,27 @@ def test_tokenizer_json(plain: str, tmp_path: Path, change: Callable[[Json], Non
         _read(tmp_path, content)
     assert "tokenizer.json" in str(caught.value) and "\n" not in str(caught.value)
     assert isinstance(caught.value, UnsupportedTokenizerError) == ("support" in str(caught.value))
+
+
+def test_an_end_token_far_away(plain: str, tmp_path: Path) -> None:
+    with pytest.raises(BuddyError, match="end token 4000000000 is far beyond"):
+        _read(tmp_path, plain, end_ids=[4_000_000_000])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"[1]", "JSON list"),
+        (b'\xef\xbb\xbf{"model": {}}', "BOM"),
+        (b"hi there", "not a SentencePiece model"),
+    ],
+)
+def test_a_file_that_is_no_tokenizer(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(BuddyError, match=said):
+        load(path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1, "a": 2}', "[" * 100_000])

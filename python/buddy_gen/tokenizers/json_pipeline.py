@@ -78,13 +78,16 @@ def _name(part: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _unrolled(part: Any, key: str) -> list[Any]:
+def _unrolled(part: Any, key: str, source: str) -> list[Any]:
     """The parts of a Sequence, of Sequences in it too; of None, none."""
     if part is None:
         return []
     if _name(part) != "Sequence":
         return [part]
-    return [inner for entry in part.get(key) or [] for inner in _unrolled(entry, key)]
+    parts = part.get(key)
+    if not isinstance(parts, list):
+        raise BuddyError(f"{source}: the {key} of a 'Sequence' are {parts!r}, not a list.")
+    return [inner for entry in parts for inner in _unrolled(entry, key, source)]
 
 
 def _text(part: Mapping[str, Any], key: str, source: str) -> str:
@@ -99,7 +102,7 @@ def _text(part: Mapping[str, Any], key: str, source: str) -> str:
 
 def read_normalizer(normalizer: Any, source: str) -> list[NormalizerStep]:
     """The steps of a normaliser."""
-    return [_normalizer_step(part, source) for part in _unrolled(normalizer, "normalizers")]
+    return [_normalizer_step(part, source) for part in _unrolled(normalizer, "normalizers", source)]
 
 
 def _normalizer_step(part: Any, source: str) -> NormalizerStep:
@@ -132,7 +135,7 @@ def _normalizer_step(part: Any, source: str) -> NormalizerStep:
 
 def pre_tokenizer_steps(pre_tokenizer: Any, source: str) -> tuple[list[Step], bool]:
     """The steps of a pre-tokenizer, and whether it ends by turning text into bytes (ByteLevel)."""
-    parts = _unrolled(pre_tokenizer, "pretokenizers")
+    parts = _unrolled(pre_tokenizer, "pretokenizers", source)
     steps: list[Step] = []
     for position, part in enumerate(parts):
         if _name(part) == "ByteLevel" and position != len(parts) - 1:
@@ -225,7 +228,7 @@ def read_decoder(decoder: Any, source: str) -> Decoding:
     if name == "Metaspace":
         return _metaspace_decoding(decoder, source)
     if decoder is not None:
-        return _fused_decoding(_unrolled(decoder, "decoders"), source)
+        return _fused_decoding(_unrolled(decoder, "decoders", source), source)
     raise UnsupportedTokenizerError(f"{source}: the decoder None is not supported.")
 
 
@@ -303,7 +306,10 @@ def read_post_processor(post: Any, source: str) -> tuple[int | None, int | None]
                 side = after
                 continue
             name = item["SpecialToken"]["id"]
-            side += post["special_tokens"][name]["ids"]
+            ids = post["special_tokens"][name]["ids"]
+            if not all(type(token) is int for token in ids):
+                raise TypeError
+            side += ids
     except (KeyError, TypeError):
         raise BuddyError(f"{source}: its post-processor's template is damaged.") from None
     if side is before or len(before) > 1 or len(after) > 1:

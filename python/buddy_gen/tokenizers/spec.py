@@ -24,6 +24,7 @@ __all__ = [
     "byte_level_bpe",
     "byte_level_bytes",
     "contents_of",
+    "id_count",
     "resolve_merges",
 ]
 
@@ -221,8 +222,9 @@ def contents_of(vocabulary: Mapping[str, int], added: Sequence[AddedToken], sour
     """The spelling of each id. Raises BuddyError, naming `source` and the token, when ids or spellings clash."""
     contents: dict[int, str] = {}
     spelled = [(content, index) for content, index in vocabulary.items()] + [(t.content, t.id) for t in added]
+    limit = _id_limit(len(spelled))
     for content, index in spelled:
-        if index < 0:
+        if not 0 <= index < limit:
             raise BuddyError(f"{source}: the token {content!r} has the id {index}, which cannot be.")
         if contents.setdefault(index, content) != content:
             raise BuddyError(f"{source}: the tokens {contents[index]!r} and {content!r} have the same id {index}.")
@@ -234,6 +236,18 @@ def contents_of(vocabulary: Mapping[str, int], added: Sequence[AddedToken], sour
         if not token.content:
             raise BuddyError(f"{source}: the added token {token.id} is empty.")
     return contents
+
+
+def _id_limit(tokens: int) -> int:
+    """What ids must be below: there may be gaps between them, but each id takes memory."""
+    return min(2 * tokens + 2**20, 2**31)
+
+
+def id_count(contents: Mapping[int, str], size: int, source: str) -> int:
+    """How many ids there are: up to the last token, and at least `size`, up to the last end token."""
+    if size > _id_limit(len(contents)):
+        raise BuddyError(f"{source}: the end token {size - 1} is far beyond its {len(contents)} tokens.")
+    return max(max(contents, default=-1) + 1, size)
 
 
 def byte_level_bpe(
@@ -253,7 +267,7 @@ def byte_level_bpe(
     or a merge needs a token that is not there.
     """
     contents = contents_of(vocabulary, added, source)
-    count = max(max(contents, default=-1) + 1, size)
+    count = id_count(contents, size, source)
     tokens, kinds = [b""] * count, [TokenType.UNUSED] * count
     in_model = [False] * count
     for index, content in contents.items():

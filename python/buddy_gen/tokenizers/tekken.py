@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,9 +43,11 @@ def read_tekken(path: Path, *, end_ids: Sequence[int] = ()) -> TokenizerSpec:
         config = content["config"]
         size, special_count = int(config["default_vocab_size"]), int(config["default_num_special_tokens"])
         pattern = config["pattern"]
+        if not 0 <= special_count <= size <= 2**24:
+            raise BuddyError(f"{source}: {special_count} special tokens of {size} cannot be.")
         ordinary = _ordinary(content["vocab"], size - special_count, source)
         special = _special(content.get("special_tokens"), special_count, source)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise BuddyError(f"{source} cannot be read as a tekken.json: {type(error).__name__} {error}.") from None
     if pattern != PATTERN_TEXTS[SplitPattern.TEKKEN]:
         raise UnsupportedTokenizerError(f"{source}: the pattern {pattern!r} is not supported, only tekken's own.")

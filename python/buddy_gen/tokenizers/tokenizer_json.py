@@ -6,7 +6,8 @@ Every part is compared with what the container can do exactly; anything else is 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from buddy_gen.tokenizers.spec import (
     byte_level_bpe,
     byte_level_bytes,
     contents_of,
+    id_count,
     resolve_merges,
 )
 
@@ -56,14 +58,20 @@ def read_tokenizer_json(
     """
     source = str(path)
     content = _read(path)
-    normalizers = read_normalizer(content.get("normalizer"), source)
-    steps, byte_level = pre_tokenizer_steps(content.get("pre_tokenizer"), source)
-    decoding = read_decoder(content.get("decoder"), source)
-    model = _model(content.get("model"), source)
-    kind = _kind(model, byte_level, decoding, source)
+    with _reading("normalizer", source):
+        normalizers = read_normalizer(content.get("normalizer"), source)
+    with _reading("pre_tokenizer", source):
+        steps, byte_level = pre_tokenizer_steps(content.get("pre_tokenizer"), source)
+    with _reading("decoder", source):
+        decoding = read_decoder(content.get("decoder"), source)
+    with _reading("model", source):
+        model = _model(content.get("model"), source)
+        kind = _kind(model, byte_level, decoding, source)
     vocabulary: dict[str, int] = model["vocab"]
-    added = _added_tokens(content, source)
-    prefix, suffix = read_post_processor(content.get("post_processor"), source)
+    with _reading("added_tokens", source):
+        added = _added_tokens(content, source)
+    with _reading("post_processor", source):
+        prefix, suffix = read_post_processor(content.get("post_processor"), source)
 
     settings = settings or {}
     named = _special_tokens(settings)
@@ -71,15 +79,16 @@ def read_tokenizer_json(
     bos = _first(prefix, ids.get(named.get("bos_token", "")), bos_id)
     eos = _first(suffix, ids.get(named.get("eos_token", "")), end_ids[0] if end_ids else None)
     unknown = model.get("unk_token")
-    if unknown is not None and unknown not in vocabulary:
+    if unknown is not None and not (isinstance(unknown, str) and unknown in vocabulary):
         raise BuddyError(f"{source}: the unknown token {unknown!r} is not in the vocabulary.")
     size = max(end_ids, default=-1) + 1
-    if kind == TokenizerKind.BYTE_LEVEL_BPE:
-        merges = [_merge(entry, source) for entry in model["merges"]]
-        fields = byte_level_bpe(vocabulary, merges, added, size=size, source=source)
-        fields["texts"] = _byte_level_texts(fields["tokens"], added)
-    else:
-        fields = _spelled_fields(model, added, decoding, size, source)
+    with _reading("model", source):
+        if kind == TokenizerKind.BYTE_LEVEL_BPE:
+            merges = [_merge(entry, source) for entry in model["merges"]]
+            fields = byte_level_bpe(vocabulary, merges, added, size=size, source=source)
+            fields["texts"] = _byte_level_texts(fields["tokens"], added)
+        else:
+            fields = _spelled_fields(model, added, decoding, size, source)
     return TokenizerSpec(
         kind=kind,
         steps=steps,
@@ -98,6 +107,18 @@ def read_tokenizer_json(
         special_tokens=named,
         **fields,  # type: ignore[arg-type]
     )
+
+
+@contextmanager
+def _reading(part: str, source: str) -> Iterator[None]:
+    """Damage in a part of the file that no check of its own has named becomes a BuddyError that names the part."""
+    try:
+        yield
+    except BuddyError:
+        raise
+    except (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        described = f"{type(error).__name__} {error}".splitlines()[0]
+        raise BuddyError(f"{source}: its {part} is damaged or of an unknown kind: {described}.") from None
 
 
 def _kind(model: Mapping[str, Any], byte_level: bool, decoding: Decoding, source: str) -> TokenizerKind:
@@ -121,7 +142,7 @@ def _spelled_fields(
     """The fields of a TokenizerSpec whose model knows tokens by characters: BPE on characters, WordPiece."""
     vocabulary: dict[str, int] = model["vocab"]
     contents = contents_of(vocabulary, added, source)
-    count = max(max(contents, default=-1) + 1, size)
+    count = id_count(contents, size, source)
     spellings = [contents.get(index, "") for index in range(count)]
     types = [TokenType.NORMAL if index in contents else TokenType.UNUSED for index in range(count)]
     for token in added:
@@ -178,7 +199,7 @@ def _word_limit(model: Mapping[str, Any], source: str) -> int:
 
 def _byte_spelled(spelling: str, source: str) -> int | None:
     """The byte that a token like <0x0A> stands for."""
-    if len(spelling) != 6 or not spelling.startswith("<0x") or not spelling.endswith(">"):
+    if len(spelling) != 6 or not spelling.isascii() or not spelling.startswith("<0x") or not spelling.endswith(">"):
         return None
     try:
         return int(spelling[3:5], 16) if spelling[3:5].isalnum() else bytes.fromhex(spelling[3:5])[0]
@@ -244,6 +265,8 @@ def _merge(entry: Any, source: str) -> tuple[str, str]:
 def _added_token(entry: Any, source: str) -> AddedToken:
     if not isinstance(entry, dict) or type(entry.get("id")) is not int or not isinstance(entry.get("content"), str):
         raise BuddyError(f"{source}: the added token {entry!r} has no id or no content.")
+    if not entry["content"].isascii() and any("\ud800" <= character <= "\udfff" for character in entry["content"]):
+        raise BuddyError(f"{source}: the added token {entry['content']!r} is half a character.")
     options: dict[str, Any] = {
         name: bool(entry.get(name)) for name in ("special", "lstrip", "rstrip", "single_word", "normalized")
     }
@@ -252,21 +275,27 @@ def _added_token(entry: Any, source: str) -> AddedToken:
 
 def _added_tokens(content: Mapping[str, Any], source: str) -> list[AddedToken]:
     """The added tokens; those that are looked for in normalised text with their spelling normalised too."""
-    added = [_added_token(entry, source) for entry in content.get("added_tokens") or []]
+    entries = content.get("added_tokens") or []
+    if not isinstance(entries, list):
+        raise BuddyError(f"{source}: its added_tokens are {entries!r}, not a list.")
+    added = [_added_token(entry, source) for entry in entries]
     if content.get("normalizer") is None or not any(token.normalized for token in added):
         return added
-    normalizer = _reference_normalizer(content["normalizer"])
+    normalizer = _reference_normalizer(content["normalizer"], source)
     return [
         replace(token, spelling=_normalized(normalizer, token, source)) if token.normalized else token
         for token in added
     ]
 
 
-def _reference_normalizer(normalizer: Any) -> Any:
+def _reference_normalizer(normalizer: Any, source: str) -> Any:
     model = {"type": "BPE", "vocab": {}, "merges": []}
     parts: dict[str, Any] = {"added_tokens": [], "pre_tokenizer": None, "post_processor": None, "decoder": None}
     whole = {"version": "1.0", "truncation": None, "padding": None, "normalizer": normalizer, "model": model, **parts}
-    return Tokenizer.from_str(json.dumps(whole)).normalizer
+    try:
+        return Tokenizer.from_str(json.dumps(whole)).normalizer
+    except Exception as error:  # what the library raises has no type of its own
+        raise BuddyError(f"{source}: its normalizer is damaged or of an unknown kind: {error}.") from None
 
 
 def _normalized(normalizer: Any, token: AddedToken, source: str) -> str:

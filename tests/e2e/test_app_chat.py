@@ -276,3 +276,19 @@ def test_prompts_on_a_terminal(tmp_path: Path) -> None:
 def test_statistics_come_once(toy: Program) -> None:
     run = toy.run("-cnv", "-n", "3", "--ignore-eos", stdin=b"a\nb\n")
     assert run.stderr.count("tokens/s") == 2 and "     4 tokens" in run.stderr  # decoded in two turns
+
+
+def test_a_system_message_that_fills_the_context(toy: Program) -> None:
+    long = "x" * 100
+    run = toy.run("-cnv", "-c", "100", "-sys", long, stdin=b"a")
+    run.fails(1, "the system message has 100 tokens and the context holds 100")
+    run = toy.run("-cnv", "-c", "100", "-n", "2", "-q", stdin=f"/system {long}\na".encode())
+    assert run.code == 1 and "the system message has 100 tokens" in run.stderr and len(run.text.rstrip()) == 2
+    run = toy.run("-cnv", "-c", "100", "-sys", "x" * 90, stdin=b"a")
+    assert run.code == 1 and "the system message and this question" in run.stderr
+
+
+def test_statistics_before_any_answer(toy: Program) -> None:
+    run = toy.run("-cnv", "-n", "2", stdin=b"/stats\n/quit")
+    assert run.code == 0 and "there is no answer yet" in run.stderr and "0 turns" in run.stderr
+    assert "prefill" not in run.stderr

@@ -48,6 +48,7 @@ def copy(toy: Program, tmp_path: Path) -> Program:
         (["--temp", "nan"], ["--temp", "nan"]),
         (["--temp", "-1"], ["--temp"]),
         (["--temp", "inf"], ["--temp"]),
+        (["--temp", "3.5e38"], ["--temp", "3.4028234e38"]),
         (["--temp", "0,5"], ["--temp"]),
         (["--temp", "0.5x"], ["--temp"]),
         (["--top-k", "-1"], ["--top-k"]),
@@ -57,7 +58,9 @@ def copy(toy: Program, tmp_path: Path) -> Program:
         (["--presence-penalty", "nan"], ["--presence-penalty"]),
         (["--frequency-penalty", ""], ["--frequency-penalty"]),
         (["--repeat-penalty", "0"], ["--repeat-penalty"]),
+        (["--repeat-penalty", "1e-7"], ["--repeat-penalty", "0.000001"]),
         (["--seed", "-1"], ["--seed"]),
+        (["--seed", "18446744073709551616"], ["--seed", "18446744073709551615"]),
         (["--stop", ""], ["--stop"]),
         (["--ids", "1,,2"], ["--ids"]),
         (["--ids", "1,2,"], ["--ids"]),
@@ -240,3 +243,23 @@ def test_output_that_can_not_be_written(toy: Program, tmp_path: Path) -> None:
         done = subprocess.run(toy.command("-p", "a"), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1 and "No space" in done.stderr and done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_standard_streams_that_are_closed(toy: Program, tmp_path: Path) -> None:
+    """No file that is opened takes their place."""
+    logits = tmp_path / "logits.npy"
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *toy.command("-p", "ab", "-n", "2", "--dump-logits", logits)],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "standard output" in done.stderr
+    assert not logits.exists() and list(tmp_path.iterdir()) == []
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", *toy.command("-p", "ab", "-n", "2", "--dump-logits", logits)],
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    assert done.returncode == 0 and len(done.stdout.rstrip()) == 2
+    assert np.load(logits).shape[1] == TABLE.shape[1]

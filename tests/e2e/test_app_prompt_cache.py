@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import struct
+import subprocess
+import time
 from hashlib import sha256
 from pathlib import Path
 
@@ -156,6 +160,46 @@ def test_places_that_do_not_work(toy: Program, tmp_path: Path) -> None:
     text.write_text("precious")
     toy.run("-p", "a", "--prompt-cache", text).fails(1, "is no prompt cache")
     assert text.read_text() == "precious"
+
+
+def test_a_pipe_is_refused_at_once(toy: Program, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    toy.run("-p", "a", "--prompt-cache", tmp_path / "pipe").fails(1, "no regular file")
+
+
+def test_a_link_and_permissions_stay(toy: Program, file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "links"
+    folder.mkdir()
+    (folder / "link").symlink_to("../night.cache")
+    (folder / "other").symlink_to("../new.cache")
+    file.chmod(0o640)
+    before = file.read_bytes()
+    assert toy.run("-p", TEXT + "!!", "-n", "3", "-q", "--prompt-cache", folder / "link").code == 0
+    assert (folder / "link").is_symlink() and file.read_bytes() != before
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert toy.run("-p", TEXT, "-n", "3", "-q", "--prompt-cache", folder / "other").code == 0
+    assert (folder / "other").is_symlink() and (tmp_path / "new.cache").is_file()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "links", "new.cache", "night.cache", "other"]
+
+
+def test_a_second_interrupt_leaves_no_part_of_a_file(toy: Program, tmp_path: Path) -> None:
+    """The second one comes at several times while the file is written."""
+    program = Program(toy.path, write_model(tmp_path / "model", TABLE, delay_ms=2))
+    folder = tmp_path / "caches"
+    folder.mkdir()
+    command = program.command("-p", TEXT, "-n", "-1", "--ignore-eos", "-q", "--prompt-cache", folder / "cache")
+    for wait in (0.0, 0.0005, 0.001, 0.002, 0.004):
+        running = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert running.stdout and running.stdout.read(1)
+        running.send_signal(signal.SIGINT)
+        while running.poll() is None and not any(".tmp" in path.name for path in folder.iterdir()):
+            pass
+        time.sleep(wait)
+        running.send_signal(signal.SIGINT)
+        running.stdout.close()
+        assert running.wait(20) in (0, 130)
+        assert {path.name for path in folder.iterdir()} <= {"cache"}
+        (folder / "cache").unlink(missing_ok=True)
 
 
 def test_disk_that_is_full(toy: Program, tmp_path: Path) -> None:

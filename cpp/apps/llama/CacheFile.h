@@ -25,8 +25,9 @@ namespace buddy::llama {
 /// another model or program, and for a place where none could be saved.
 void restoreCaches(Session &session, const std::string &path);
 
-/// Writes a session's caches beside the file and gives it the name when it is complete; does nothing when they are
-/// empty. Throws Error when it can not be written.
+/// Writes a session's caches beside the file and gives it the name when it is complete; of a symbolic link, the file
+/// that it leads to. A file that is there keeps its permissions. Does nothing when the caches are empty. Throws Error
+/// when it can not be written.
 void saveCaches(Session &session, const std::string &path);
 
 } // namespace buddy::llama

@@ -27,6 +27,12 @@ void Conversation::setSystem(const std::optional<std::string> &text) {
   if (text && !form.supportsSystem())
     throw Error("this model takes no system message (" + form.systemUnsupportedReason() +
                 "): say it in the first question");
+  if (text) {
+    const std::size_t tokens = session.text().encode(*text, /*addSpecial=*/false, /*parseSpecial=*/false).size();
+    if (static_cast<std::int64_t>(tokens) >= session.contextSize())
+      throw Error("the system message has " + std::to_string(tokens) + " tokens and the context holds " +
+                  std::to_string(session.contextSize()) + ": make it shorter, or give a larger context with -c");
+  }
   system = text;
 }
 
@@ -63,8 +69,10 @@ std::vector<std::int32_t> Conversation::ask(std::string question, std::int64_t a
       ids = render();
     }
     if (size() >= context)
-      throw Error("this question makes a prompt of " + std::to_string(size()) + " tokens and the context holds " +
-                  std::to_string(context) + ": say it shorter, or give a larger context with -c");
+      throw Error(
+          (system ? "the system message and this question make a prompt of " : "this question makes a prompt of ") +
+          std::to_string(size()) + " tokens and the context holds " + std::to_string(context) +
+          ": say it shorter, or give a larger context with -c");
     return ids;
   } catch (const Error &) {
     turns = before;

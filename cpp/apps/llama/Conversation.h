@@ -20,7 +20,8 @@ public:
   /// Throws Error when the model has no template.
   explicit Conversation(const Session &loaded);
 
-  /// Sets the system message, or takes it away. Throws Error when the template has no place for one.
+  /// Sets the system message, or takes it away. Throws Error when the template has no place for one, and for
+  /// one that fills the context by itself.
   void setSystem(const std::optional<std::string> &text);
 
   /// Forgets all turns; the system message stays.

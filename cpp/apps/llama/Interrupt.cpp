@@ -2,6 +2,7 @@
 
 #include "Interrupt.h"
 
+#include <atomic>
 #include <csignal>
 
 #include <signal.h>
@@ -10,10 +11,15 @@
 using namespace buddy;
 
 static volatile std::sig_atomic_t flag = 0;
+static std::atomic<const char *> unfinished{nullptr}; // the file that RemovedOnExit names
+static_assert(std::atomic<const char *>::is_always_lock_free, "a signal handler reads it");
 
 static void onInterrupt(int) {
-  if (flag)
+  if (flag) {
+    if (const char *path = unfinished.load())
+      unlink(path);
     _exit(130); // what a shell reports for a process that SIGINT ended
+  }
   flag = 1;
 }
 
@@ -29,3 +35,7 @@ void llama::catchSignals() {
 bool llama::interrupted() noexcept { return flag != 0; }
 
 void llama::clearInterrupt() noexcept { flag = 0; }
+
+llama::RemovedOnExit::RemovedOnExit(const std::string &path) noexcept { unfinished = path.c_str(); }
+
+llama::RemovedOnExit::~RemovedOnExit() { unfinished = nullptr; }

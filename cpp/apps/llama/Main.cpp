@@ -1,10 +1,12 @@
 //===- Main.cpp - buddy-llama-run: load, generate, report -----------------===//
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <exception>
 #include <new>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "CacheFile.h"
@@ -94,16 +96,20 @@ static void complete(Session &session, Sampler &sampler, const Options &options,
 static int converse(Session &session, Sampler &sampler, const Options &options, RunInfo &info) {
   const std::vector<std::int32_t> restored = prepare(session, {0, 0}, options, info);
   Answer total;
-  bool told = true;
+  bool told = true, answered = false;
   ChatReceiver receiver;
   receiver.answered = [&](const Answer &answer) {
     total.addTimes(answer);
+    answered = true;
     told = options.json || answer.stop == Stop::Interrupt;
     if (told)
       report(answer, session, options, info);
   };
   receiver.statisticsWanted = [&] {
-    tellStatistics(total, info);
+    if (answered)
+      tellStatistics(total, info);
+    else
+      std::fputs("(there is no answer yet)\n", stderr);
     told = true;
   };
   const std::size_t refused = chat(session, sampler, options, receiver);
@@ -135,12 +141,22 @@ static int run(const Options &options) {
   return 0;
 }
 
+/// A file that is opened must never take the number of a standard stream that was closed: what is said would go there.
+/// Using the stream stays an error, but for standard error.
+static void holdStandardDescriptors() {
+  const int flags[] = {O_WRONLY, O_RDONLY, O_WRONLY};
+  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor)
+    if (fcntl(descriptor, F_GETFD) < 0 && errno == EBADF && open("/dev/null", flags[descriptor]) < 0)
+      _exit(1);
+}
+
 static int fail(int code, const std::string &sentence) {
   std::fprintf(stderr, "error: %s\n", sentence.c_str());
   return code;
 }
 
 int main(int argc, char **argv) {
+  holdStandardDescriptors();
   try {
     const Options options = parseOptions(argc, argv);
     if (options.help)

@@ -166,7 +166,7 @@ static const std::vector<Section> &sections() {
        {
            {"--temp", "", "X", "temperature (default: 0, the likeliest token each time)",
             [](Options &o, View f, Value v) {
-              o.generation.sampler.temperature = real(f, v, 0, large, "a number of at least 0");
+              o.generation.sampler.temperature = real(f, v, 0, large, "a number from 0 to 3.4028234e38");
             }},
            {"--top-k", "", "N", "sample from the N likeliest tokens (default: 0, all)",
             [](Options &o, View f, Value v) {
@@ -182,21 +182,22 @@ static const std::vector<Section> &sections() {
             }},
            {"--repeat-penalty", "", "X", "makes tokens of prompt and answer less likely (default: 1, off)",
             [](Options &o, View f, Value v) {
-              o.generation.sampler.repeatPenalty = real(f, v, 1e-6, 1e6, "a number above 0 (1 is off)");
+              o.generation.sampler.repeatPenalty =
+                  real(f, v, 1e-6, 1e6, "a number from 0.000001 to 1000000 (1 is off)");
             }},
            {"--presence-penalty", "", "X", "taken off the logits of tokens of the answer (default: 0, off)",
             [](Options &o, View f, Value v) {
-              o.generation.sampler.presencePenalty = real(f, v, -1e6, 1e6, "a number");
+              o.generation.sampler.presencePenalty = real(f, v, -1e6, 1e6, "a number from -1000000 to 1000000");
             }},
            {"--frequency-penalty", "", "X", "the same, for each time that the token occurred (default: 0, off)",
             [](Options &o, View f, Value v) {
-              o.generation.sampler.frequencyPenalty = real(f, v, -1e6, 1e6, "a number");
+              o.generation.sampler.frequencyPenalty = real(f, v, -1e6, 1e6, "a number from -1000000 to 1000000");
             }},
            {"--seed", "", "N", "of the random numbers (default: another one each time)",
             [](Options &o, View f, Value v) {
               o.generation.sampler.seed = parseInteger<std::uint64_t>(v);
               if (!o.generation.sampler.seed)
-                throw wrongValue(f, v, "a whole number of at least 0");
+                throw wrongValue(f, v, "a whole number from 0 to 18446744073709551615");
             }},
        }},
       {"Output",

@@ -327,7 +327,8 @@ SmallVector<ReassociationIndices> quadLoops(linalg::LinalgOp op) {
   SmallVector<utils::IteratorType> kinds = op.getIteratorTypesArray();
   SmallVector<AffineMap> maps = op.getIndexingMapsArray();
   int64_t last = static_cast<int64_t>(extents.size()) - 1;
-  if (last < 3 || extents[last] != 4 || op.getNumDpsInputs() == 0)
+  if (last < 3 || extents[last] != 4 || op.getNumDpsInputs() == 0 ||
+      !llvm::all_of(maps, [](AffineMap map) { return map.isProjectedPermutation(); }))
     return {};
   SmallVector<ReassociationIndices> found = {{0, 1}, llvm::to_vector<2>(llvm::seq<int64_t>(2, last + 1))};
   for (const ReassociationIndices &loops : found)

@@ -45,3 +45,19 @@ func.func @quantise(%x: tensor<?x2x2x4x4xf32>) -> (tensor<?x2x2x4x4xi8>, tensor<
   } -> tensor<?x2x2x4x4xi8>
   return %q, %amax : tensor<?x2x2x4x4xi8>, tensor<?x2xf32>
 }
+
+// What only looks like that, with an operand that is read backwards or at one place, stays as it is.
+// CHECK-LABEL: func @backwards
+// CHECK: linalg.generic
+// CHECK-SAME: iterator_types = ["parallel", "parallel", "parallel", "parallel"]
+func.func @backwards(%x: tensor<2x3x5x4xf32>) -> tensor<2x3x5x4xf32> {
+  %e = tensor.empty() : tensor<2x3x5x4xf32>
+  %r = linalg.generic {
+      indexing_maps = [affine_map<(m, g, q, r) -> (m, -g + 2, q, r)>, affine_map<(m, g, q, r) -> (m, g, q, r)>],
+      iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+      ins(%x : tensor<2x3x5x4xf32>) outs(%e : tensor<2x3x5x4xf32>) {
+    ^bb0(%v: f32, %o: f32):
+      linalg.yield %v : f32
+  } -> tensor<2x3x5x4xf32>
+  return %r : tensor<2x3x5x4xf32>
+}

@@ -192,6 +192,37 @@ def test_dump_logits(toy: Program, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logits.npy"]
 
 
+def test_dumped_logits_go_through_a_link(toy: Program, tmp_path: Path) -> None:
+    """The link stays one, whether there is a file already or not, and that file's permissions stay."""
+    folder = tmp_path / "links"
+    folder.mkdir()
+    (tmp_path / "old.npy").write_bytes(b"old")
+    (tmp_path / "old.npy").chmod(0o640)
+    for name in ("old", "new"):
+        link = folder / name
+        link.symlink_to(f"../{name}.npy")
+        assert toy.run("-p", "ab", "-n", "2", "-q", "--dump-logits", link).code == 0
+        assert link.is_symlink() and np.load(tmp_path / f"{name}.npy").shape == (2, VOCAB)
+    assert (tmp_path / "old.npy").stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["links", "new", "new.npy", "old", "old.npy"]
+
+
+def test_a_second_interrupt_leaves_no_logits(tmp_path: Path) -> None:
+    slow = Program(programs() / "run-toy", write_model(tmp_path / "model", TABLE, delay_ms=300))
+    folder = tmp_path / "logits"
+    folder.mkdir()
+    command = slow.command("-p", "a", "-n", "-1", "--ignore-eos", "--dump-logits", folder / "logits.npy")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.read(1)
+        assert len(list(folder.iterdir())) == 1
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)  # it is in an evaluation
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=10)
+    assert process.returncode == 130 and list(folder.iterdir()) == []
+
+
 def test_without_a_vocabulary(tmp_path: Path) -> None:
     table = follow(TABLE.copy(), [97, 98, END])
     for name in ("toy", "ids"):

@@ -7,16 +7,14 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "Interrupt.h"
+#include "AtomicFile.h"
 #include "Sha256.h"
 #include "buddy/Error.h"
 
@@ -126,19 +124,6 @@ static const char *readPositions(const char *bytes, MemRef<std::int8_t, 4> &cach
   return bytes;
 }
 
-/// Where symbolic links lead to, also when nothing is there yet. Of links that go in circles, one of them.
-static std::string linkTarget(const std::string &path) {
-  std::filesystem::path target = path;
-  for (int links = 0; links < 40; ++links) { // as many as Linux follows
-    std::error_code noLink;
-    const std::filesystem::path next = std::filesystem::read_symlink(target, noLink);
-    if (noLink)
-      break;
-    target = target.parent_path() / next;
-  }
-  return target.string();
-}
-
 /// That a file can be made there is found before any work is done.
 static void checkFolder(const std::string &path) {
   const std::size_t slash = path.rfind('/');
@@ -204,19 +189,6 @@ static bool writeHash(std::FILE *file) {
          std::fwrite(mapping.hash().data(), 1, digits, file) == digits;
 }
 
-/// Makes the file that gets the place of `target`, and its permissions if that exists.
-static File createBeside(const std::string &written, const std::string &target) {
-  struct stat status;
-  const bool exists = stat(target.c_str(), &status) == 0;
-  const mode_t mode = exists ? status.st_mode & 0777 : 0666;
-  const int descriptor = open(written.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, mode);
-  if (descriptor < 0)
-    return nullptr;
-  if (exists)
-    fchmod(descriptor, mode); // what the umask took; where that can not be set, the file is a stricter one
-  return File(fdopen(descriptor, "w+b"));
-}
-
 void llama::saveCaches(Session &session, const std::string &path) {
   if (session.size() == 0)
     return;
@@ -230,14 +202,9 @@ void llama::saveCaches(Session &session, const std::string &path) {
   header.rowBytes = session.keys().size(3);
   header.tokens = static_cast<std::int64_t>(session.size());
 
-  const std::string target = linkTarget(path), written = target + ".tmp" + std::to_string(getpid());
-  const RemovedOnExit removed(written);
-  File file = createBeside(written, target);
-  bool worked = file && writeContent(file.get(), header, session) && writeHash(file.get());
-  worked = file && std::fclose(file.release()) == 0 && worked;
-  if (worked && std::rename(written.c_str(), target.c_str()) == 0)
-    return;
-  const std::string reason = std::strerror(errno);
-  unlink(written.c_str());
-  throw Error(quoted(path) + " can not be written (" + reason + "): name a file in another place");
+  AtomicFile file(path);
+  const bool worked =
+      file.stream() && writeContent(file.stream(), header, session) && writeHash(file.stream()) && file.finish();
+  if (!worked)
+    throw Error(quoted(path) + " can not be written (" + std::strerror(errno) + "): name a file in another place");
 }

@@ -36,6 +36,6 @@ bool llama::interrupted() noexcept { return flag != 0; }
 
 void llama::clearInterrupt() noexcept { flag = 0; }
 
-llama::RemovedOnExit::RemovedOnExit(const std::string &path) noexcept { unfinished = path.c_str(); }
+llama::RemovedOnExit::RemovedOnExit(const char *path) noexcept { unfinished = path; }
 
 llama::RemovedOnExit::~RemovedOnExit() { unfinished = nullptr; }

@@ -3,8 +3,6 @@
 #ifndef BUDDY_APPS_LLAMA_INTERRUPT_H
 #define BUDDY_APPS_LLAMA_INTERRUPT_H
 
-#include <string>
-
 namespace buddy::llama {
 
 /// From now on the first Ctrl-C sets a flag and the second ends the process; closed pipes are errors, not signals.
@@ -19,8 +17,8 @@ void clearInterrupt() noexcept;
 /// While this lives, a Ctrl-C that ends the process removes a file that is being written. There is one at a time.
 class RemovedOnExit {
 public:
-  /// `path` must outlive this.
-  explicit RemovedOnExit(const std::string &path) noexcept;
+  /// `path` must outlive this; null for no file.
+  explicit RemovedOnExit(const char *path) noexcept;
   RemovedOnExit(const RemovedOnExit &) = delete;
   RemovedOnExit &operator=(const RemovedOnExit &) = delete;
   ~RemovedOnExit();

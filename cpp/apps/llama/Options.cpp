@@ -151,7 +151,8 @@ static const std::vector<Section> &sections() {
        {
            {"-n", "--predict", "N", "most tokens to generate (default: 128; -1: until the model stops)",
             [](Options &o, View f, Value v) {
-              o.generation.maxTokens = integer(f, v, -1, many, "a count, or -1 for no limit");
+              o.generation.maxTokens =
+                  integer(f, v, -1, many, "a count up to " + std::to_string(many) + ", or -1 for no limit");
             }},
            {"--stop", "", "TEXT", "end where TEXT begins; may be given several times",
             [](Options &o, View f, Value v) {
@@ -170,7 +171,8 @@ static const std::vector<Section> &sections() {
             }},
            {"--top-k", "", "N", "sample from the N likeliest tokens (default: 0, all)",
             [](Options &o, View f, Value v) {
-              o.generation.sampler.topK = integer(f, v, 0, many, "a count, or 0 for all");
+              o.generation.sampler.topK =
+                  integer(f, v, 0, many, "a count up to " + std::to_string(many) + ", or 0 for all");
             }},
            {"--top-p", "", "X", "sample from the likeliest tokens with this share of the probability (default: 1)",
             [](Options &o, View f, Value v) { o.generation.sampler.topP = real(f, v, 0, 1, "a number from 0 to 1"); }},

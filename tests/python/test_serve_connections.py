@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from toy_server import MODEL, FakeEngine, serving, until
+from toy_server import MODEL, FakeEngine, Running, serving, until
 
 from buddy_gen.serve.connections import ConnectionLimits
 
@@ -78,6 +78,57 @@ def test_an_answer_has_no_deadline() -> None:
             for _ in range(2):
                 assert healthy(kept)
                 time.sleep(0.3)
+
+
+def unread(running: Running, path: str, body: bytes) -> socket.socket:
+    """Sends a request on a connection that takes little before it is read."""
+    opened = socket.socket()
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    opened.settimeout(10)
+    opened.connect(("127.0.0.1", running.port))
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    opened.sendall(head.encode() + body)
+    return opened
+
+
+def test_a_stream_that_nobody_reads_ends() -> None:
+    engine = FakeEngine(gate=threading.Semaphore(30_000))  # more than the system buffers; then it waits
+    endless = json.dumps({"model": MODEL, "prompt": "hi", "max_tokens": 10**7, "stream": True}).encode()
+    limits = ConnectionLimits(2, send_seconds=0.5)
+    with (
+        serving(engine, limits=limits, max_tokens=10**7) as running,
+        unread(running, "/v1/completions", endless),
+    ):
+        until(lambda: running.scheduler.busy)
+        until(lambda: not running.scheduler.busy)
+        until(lambda: not running.server.server_state.connections)
+        assert 0 < engine.generated <= 30_000
+        assert running.get("/health").json()["busy"] is False
+
+
+def test_a_whole_answer_that_nobody_reads_ends() -> None:
+    long = json.dumps({"content": "a" * 3_000_000}).encode()
+    limits = ConnectionLimits(2, send_seconds=0.3)
+    with serving(FakeEngine(), limits=limits) as running, unread(running, "/tokenize", long):
+        until(lambda: running.server.server_state.connections)
+        until(lambda: not running.server.server_state.connections)
+
+
+def test_a_slow_reader_gets_all() -> None:
+    """One that reads within each span of time, though all of it takes several."""
+    long = json.dumps({"content": "a" * 3_000_000}).encode()
+    limits = ConnectionLimits(2, send_seconds=0.5)
+    with serving(FakeEngine(), limits=limits) as running, unread(running, "/tokenize", long) as opened:
+        opened.sendall(HEALTH)
+        answer = bytearray()
+        start = time.monotonic()
+        while not answer.endswith(b'"waiting":0}'):
+            part = opened.recv(2**20 if time.monotonic() - start > 1.5 else 10_000)
+            assert part
+            answer += part
+            if time.monotonic() - start < 1.5:
+                time.sleep(0.02)
+        assert answer.count(b"97") >= 3_000_000
 
 
 def test_one_connection_too_many_is_told_so() -> None:

@@ -1,12 +1,15 @@
-"""Connections: how many there are at most, and how long each may take to say what it wants."""
+"""Connections: how many there are at most, and how long each may take to say what it wants, and to take the answer."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import json
 import logging
 import resource
+import sys
+import termios
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,6 +35,7 @@ class ConnectionLimits:
 
     most: int
     head_seconds: float = 10  # from a connection's first moment, or a request's first byte, to the end of its headers
+    send_seconds: float = 30  # in which a client must take some of what is to be sent
 
     @classmethod
     def of_process(cls) -> ConnectionLimits:
@@ -51,8 +55,11 @@ def protocol_class(limits: ConnectionLimits) -> type[H11Protocol]:
 class _Connection(H11Protocol):
     limits: ClassVar[ConnectionLimits]
     _deadline: asyncio.TimerHandle | None = None
+    _reading: asyncio.TimerHandle | None = None  # runs while the system takes no more for the client
+    _untaken = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        transport.set_write_buffer_limits(high=0)  # so that pause_writing comes with the first byte that waits
         super().connection_made(transport)
         if len(self.connections) > self.limits.most:
             transport.write(_BUSY)
@@ -66,7 +73,38 @@ class _Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
+        self._forget_reading()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reading()
+
+    def resume_writing(self) -> None:
+        self._forget_reading()
+        super().resume_writing()
+
+    def _await_reading(self) -> None:
+        self._untaken = self._waiting_bytes()
+        self._reading = self.loop.call_later(self.limits.send_seconds, self._check_reading)
+
+    def _check_reading(self) -> None:
+        """A client that has taken nothing is given up, which ends its answer as leaving does."""
+        if self._waiting_bytes() < self._untaken:
+            self._await_reading()
+        else:
+            self.transport.abort()
+
+    def _waiting_bytes(self) -> int:
+        """What the client's system has not taken: it waits here, or in ours, which makes room in large steps only."""
+        opened = self.transport.get_extra_info("socket")
+        content = fcntl.ioctl(opened.fileno(), termios.TIOCOUTQ, bytes(4))
+        return self.transport.get_write_buffer_size() + int.from_bytes(content, sys.byteorder)
+
+    def _forget_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     def _watch(self) -> None:
         """Between requests time runs from the first byte on; an answer under way has all the time it needs."""

@@ -22,19 +22,21 @@ from gguf.quants import dequantize
 
 from buddy_gen.errors import BuddyError
 from buddy_gen.models.default_model import DEFAULT_MODEL_NAME, fetch_default_model
+from buddy_gen.weights.blocks import group_scales
 from buddy_gen.weights.gguf_blocks import BLOCK_FORMATS, from_gguf_blocks
 from buddy_gen.weights.gguf_file import read_gguf
 
 _SKIPPED = ("general.architecture", "general.file_type", "general.quantization_version")  # the writer has its own
+_KINDS = ", ".join(kind.upper() for kind in BLOCK_FORMATS)
 
 
 def noisy_weights(raw: npt.NDArray[np.uint8], kind: gguf.GGMLQuantizationType, seed: int) -> npt.NDArray[np.float32]:
     """The dequantised rows of a quantised tensor with noise; `raw` are the rows' bytes."""
     form = BLOCK_FORMATS.get(kind.name.lower())
     if form is None:
-        raise BuddyError(f"the file has {kind.name} tensors; files of Q8_0, Q4_0 and Q4_1 can be moved off their grid")
+        raise BuddyError(f"the file has {kind.name} tensors; these can be moved off their grid: {_KINDS}")
     values = np.asarray(dequantize(raw, kind), np.float32)
-    steps = np.repeat(np.abs(from_gguf_blocks(raw, form).scales.astype(np.float32)), form.group, axis=1)
+    steps = np.repeat(np.abs(group_scales(from_gguf_blocks(raw, form), form.kind)), form.group, axis=1)
     noise = np.random.default_rng(seed).uniform(-0.5, 0.5, values.shape).astype(np.float32)
     moved: npt.NDArray[np.float32] = values + noise * steps
     return moved
@@ -72,7 +74,7 @@ def _floats(tensor: Any, seed: int) -> npt.NDArray[np.float32]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns 0, or 1 after a sentence."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help=f"a GGUF file of Q8_0, Q4_0 or Q4_1 tensors, or {DEFAULT_MODEL_NAME}")
+    parser.add_argument("model", help=f"a GGUF file of tensors of {_KINDS}, or {DEFAULT_MODEL_NAME}")
     parser.add_argument("output", type=Path, help="the GGUF file to write")
     parser.add_argument("--seed", type=int, default=1, help="of the noise (default: 1)")
     options = parser.parse_args(arguments)

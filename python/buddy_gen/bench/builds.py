@@ -12,12 +12,12 @@ from pathlib import Path
 from buddy_gen.bench.work import ModelWork, read_model_work
 from buddy_gen.choices import default_kv_dtype
 from buddy_gen.errors import BuddyError
+from buddy_gen.weights.gguf_blocks import gguf_type
 from buddy_gen.weights.safetensors_reader import read_safetensors_header
 
 __all__ = ["PROGRAM", "Build", "name_builds", "read_build", "read_builds"]
 
 PROGRAM = "buddy-llama-run"
-_GGUF_TYPES = {"q8": "Q8_0", "q4_0": "Q4_0", "q4_1": "Q4_1"}
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,7 @@ def _gguf_type(layout: dict[str, dict[str, object]]) -> str:
     for entry in layout.values():
         shape = entry.get("shape")
         if isinstance(shape, list):
-            kind = str(entry.get("format", "floats"))
-            elements[_GGUF_TYPES.get(kind, kind)] += prod(shape)
+            elements[gguf_type(str(entry.get("format", "floats")))] += prod(shape)
     return max(elements, key=lambda kind: elements[kind]) if elements else "floats"
 
 

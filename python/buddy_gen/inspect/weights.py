@@ -123,7 +123,7 @@ def inspect_weights(path: Path) -> Inspection:
 def _tensor(name: str, dtype: str, stored: tuple[int, ...], size: int, layout: dict[str, Any]) -> TensorInfo:
     form, how = layout.get("format", dtype.lower()), "rows"
     if "format" in layout:
-        how = f"blocks of {layout['panel']} rows x {layout['group']}"
+        how = f"blocks of {layout['panel']} rows x {layout.get('block', layout['group'])}"
     elif "panel" in layout:
         how = f"panels of {layout['panel']} rows"
     return TensorInfo(name, form, list(layout.get("shape", stored)), list(stored), dtype, size, how)

@@ -71,7 +71,10 @@ def _padded(ctx: Context, x: ir.Value, rows: Size, columns: int) -> ir.Value:
 
 
 def _quantised(ctx: Context, x: ir.Value, rows: Size, form: Format, bits: int) -> ir.Value:
-    """x (M, G * g) as sitofp(q) * scale, with q and scale by row and group."""
+    """x (M, G * g) as sitofp(q) * scale, with q and scale by row and group.
+
+    Where a block of the weight has several groups, q and scale get its two dimensions in place of one for the product.
+    """
     columns = static_shape(x)[1]
     assert columns is not None
     inner = [2, form.integer_bytes // QUAD, QUAD] if form.is_nibbles else [form.group // QUAD, QUAD]
@@ -111,11 +114,33 @@ def _quantised(ctx: Context, x: ir.Value, rows: Size, form: Format, bits: int) -
         parallel,
         lambda x, factor, _: integer_of(x, factor, bits),
     )
+    if form.has_factors:
+        outer: list[Size] = [rows, form.blocks(columns), form.encoding.groups]
+        integers = _by_block(integers, [*outer, *inner])
+        scales = _by_block(scales, outer)
+        sizes = [*outer, *inner]
+    return _values(ctx, integers, scales, sizes, [rows, columns])
+
+
+def _by_block(value: ir.Value, sizes: list[Size]) -> ir.Value:
+    """(M, G, ...) as (M, blocks, groups of a block, ...)."""
+    rank = len(sizes)
+    static = [size if isinstance(size, int) else ir.ShapedType.get_dynamic_size() for size in sizes]
+    dynamic = [size for size in sizes if not isinstance(size, int)]
+    grouping = [[0], [1, 2], *([i] for i in range(3, rank))]
+    return tensor.expand_shape(tensor_type(sizes, element_of(value)), value, grouping, dynamic, static)
+
+
+def _values(ctx: Context, integers: ir.Value, scales: ir.Value, sizes: list[Size], result: list[Size]) -> ir.Value:
+    """sitofp(integers) * scales, whose dimensions lead in those of the integers, as a matrix."""
+    rank, f32 = len(sizes), ir.F32Type.get()
+    every = ir.AffineMap.get_identity(rank)
+    leading = ir.AffineMap.get(rank, 0, [ir.AffineDimExpr.get(i) for i in range(len(static_shape(scales)))])
     values = ctx.generic(
         [integers, scales],
         ctx.empty(sizes, f32),
-        [every, by_group, every],
-        parallel,
+        [every, leading, every],
+        ["parallel"] * rank,
         lambda q, scale, _: arith.mulf(arith.sitofp(f32, q), scale),
     )
-    return tensor.collapse_shape(tensor_type([rows, columns], f32), values, grouping)
+    return tensor.collapse_shape(tensor_type(result, f32), values, [[0], list(range(1, rank))])

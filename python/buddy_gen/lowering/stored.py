@@ -6,8 +6,9 @@ of an f32 weight. It says what the numbers mean; passes fold it into the product
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from mlir import ir
 from mlir.dialects import arith, bufferization, memref, tensor
@@ -18,8 +19,6 @@ from buddy_gen.parameters import StoredParameter
 from buddy_gen.weights.formats import QUAD, Format
 
 __all__ = ["read_parameter"]
-
-_NIBBLE_MIDDLE = 8.0  # the zero of a 4-bit format without a minimum
 
 
 @dataclass(frozen=True)
@@ -91,74 +90,132 @@ def _widened(ctx: Context, value: ir.Value) -> ir.Value:
     )
 
 
+@dataclass(frozen=True)
+class _Blocks:
+    """The fields of a weight's blocks, as tensors: those of blocks (p, b, ...), those of groups (p, b, s, ...).
+
+    With one group in a block, s is left out.
+    """
+
+    place: _Place
+    form: Format
+    panels: int
+    count: int  # blocks of a row
+    panel: int
+
+    @property
+    def outer(self) -> list[int]:
+        """The sizes of b and s."""
+        return [self.count, self.form.encoding.groups] if self.form.has_factors else [self.count]
+
+    @property
+    def size(self) -> int:
+        return self.form.block_bytes(self.panel)
+
+    def of_groups(self, skip: int, inner: Sequence[int]) -> ir.Value:
+        """Bytes of shape `inner` in each group, `skip` bytes from its start."""
+        group = self.form.group_bytes(self.panel)
+        strides = [self.count * self.size, self.size] + ([group] if self.form.has_factors else [])
+        return self._field(ir.IntegerType.get_signless(8), skip, [*self.outer, *inner], strides, inner)
+
+    def of_blocks(self, number: int) -> ir.Value:
+        """The half `number` of each row in each block."""
+        start = self.form.encoding.groups * self.form.group_bytes(self.panel)
+        strides = [self.count * self.size // 2, self.size // 2]
+        skip = start + 2 * self.panel * number
+        return self._field(ir.F16Type.get(), skip, [self.count, self.panel], strides, [self.panel])
+
+    def _field(
+        self, element: ir.Type, skip: int, sizes: Sequence[int], strides: Sequence[int], inner: Sequence[int]
+    ) -> ir.Value:
+        """A field of the panels, contiguous in its `inner` sizes; strides are in elements."""
+        dense = [prod(inner[i + 1 :]) for i in range(len(inner))]
+        sizes, strides = [self.panels, *sizes], [*strides, *dense]
+        last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        return self.place.field(last + 1, element, skip, sizes, strides)
+
+
 def _dequantised(ctx: Context, place: _Place, form: Format, shape: tuple[int, int], panel: int) -> ir.Value:
     """The panels (P, G * g, R) of a weight in blocks."""
-    panels, groups, size = form.stored_shape(shape, panel)
+    panels, count, _ = form.stored_shape(shape, panel)
+    blocks = _Blocks(place, form, panels, count, panel)
     quads = form.integer_bytes // QUAD
-    i8, f16 = ir.IntegerType.get_signless(8), ir.F16Type.get()
-    integers = place.field(
-        panels * groups * size,
-        i8,
-        0,
-        [panels, groups, quads, panel, QUAD],
-        [groups * size, size, QUAD * panel, QUAD, 1],
-    )
-
-    def halves(skip: int) -> ir.Value:
-        last = (panels * groups - 1) * size // 2 + panel
-        return place.field(last, f16, skip, [panels, groups, panel], [groups * size // 2, size // 2, 1])
-
-    scales = [halves(form.integer_bytes * panel)]
-    if form.has_minimum:
-        scales.append(halves(form.integer_bytes * panel + 2 * panel))
-    middle = [2] if form.is_nibbles else []
-    sizes = [panels, groups, *middle, quads, QUAD, panel]
+    sizes = [panels, *blocks.outer, *([2] if form.is_nibbles else []), quads, QUAD, panel]
     rank = len(sizes)
     dims = [ir.AffineDimExpr.get(i) for i in range(rank)]
-    p, g, quad, r, j = dims[0], dims[1], dims[-3], dims[-2], dims[-1]
-    maps = [
-        ir.AffineMap.get(rank, 0, [p, g, quad, j, r]),
-        *[ir.AffineMap.get(rank, 0, [p, g, j])] * len(scales),
-        ir.AffineMap.get_identity(rank),
-    ]
-    body = _BODIES[form.kind]
+    block, group = dims[:2], dims[: 1 + len(blocks.outer)]
+    quad, r, j = dims[-3:]
+
+    inputs: dict[str, tuple[ir.Value, list[ir.AffineExpr]]] = {}
+    skip = form.integer_bytes * panel
+    inputs["integers"] = blocks.of_groups(0, [quads, panel, QUAD]), [*group, quad, j, r]
+    if form.high_bytes:
+        inputs["high"] = blocks.of_groups(skip, [panel, QUAD]), [*group, j, r]
+        skip += form.high_bytes * panel
+    if form.has_factors:
+        inputs["factors"] = blocks.of_groups(skip, [panel]), [*group, j]
+        if form.has_minimum:
+            inputs["minimum_factors"] = blocks.of_groups(skip + panel, [panel]), [*group, j]
+    inputs["scales"] = blocks.of_blocks(0), [*block, j]
+    if form.has_minimum:
+        inputs["minima"] = blocks.of_blocks(1), [*block, j]
+    maps = [ir.AffineMap.get(rank, 0, places) for _, places in inputs.values()]
+
+    def value_of(*elements: ir.Value) -> ir.Value:
+        return _value(form, dict(zip(inputs, elements, strict=False)), rank - 4, rank - 3)
+
     value = ctx.generic(
-        [integers, *scales],
+        [field for field, _ in inputs.values()],
         ctx.empty(sizes, ir.F32Type.get()),
-        maps,
+        [*maps, ir.AffineMap.get_identity(rank)],
         ["parallel"] * rank,
-        lambda *elements: body(*elements[:-1]),
+        value_of,
     )
     result = ir.RankedTensorType.get([panels, form.padded(shape[1]), panel], element_of(value))
     return tensor.collapse_shape(result, value, [[0], list(range(1, rank - 1)), [rank - 1]])
 
 
-def _wide(half: ir.Value) -> ir.Value:
-    return arith.extf(ir.F32Type.get(), half)
+def _value(form: Format, elements: dict[str, ir.Value], half_loop: int, quad_loop: int) -> ir.Value:
+    """scale * (integer - zero) + sign * minimum."""
+    encoding, f32 = form.encoding, ir.F32Type.get()
+    if encoding.bits == 8:
+        number = arith.sitofp(f32, elements["integers"])
+    else:
+        half = _small_index(half_loop)
+        integer = _part(elements["integers"], half, 4)
+        if "high" in elements:
+            # Bits of (half, quad), the quads of a half one after the other.
+            place = arith.muli(half, _byte(form.integer_bytes // QUAD))
+            upper = _part(elements["high"], arith.addi(place, _small_index(quad_loop)), form.high_bits)
+            integer = arith.ori(integer, arith.shli(upper, _byte(4)))
+        number = arith.uitofp(f32, integer)
+    if encoding.zero:
+        number = arith.subf(number, arith.constant(f32, float(encoding.zero)))
+    value = arith.mulf(number, _product(elements["scales"], elements.get("factors"), encoding.has_signed_factors))
+    if not encoding.sign:
+        return value
+    minimum = _product(elements["minima"], elements.get("minimum_factors"), False)
+    return arith.addf(value, minimum) if encoding.sign > 0 else arith.subf(value, minimum)
 
 
-def _int8(q: ir.Value, d: ir.Value) -> ir.Value:
-    return arith.mulf(arith.sitofp(ir.F32Type.get(), q), _wide(d))
+def _product(half: ir.Value, factor: ir.Value | None, is_signed: bool) -> ir.Value:
+    """A half, times an integer if there is one; exact in f32."""
+    f32 = ir.F32Type.get()
+    wide = arith.extf(f32, half)
+    if factor is None:
+        return wide
+    return arith.mulf(wide, arith.sitofp(f32, factor) if is_signed else arith.uitofp(f32, factor))
 
 
-def _nibble(byte: ir.Value) -> ir.Value:
-    """The nibble that loop 2 names: 0 the low one, 1 the high one."""
-    i8 = ir.IntegerType.get_signless(8)
-    shift = arith.muli(arith.index_cast(i8, loop_index(2)), arith.constant(i8, 4))
-    nibble = arith.andi(arith.shrui(byte, shift), arith.constant(i8, 15))
-    return arith.uitofp(ir.F32Type.get(), nibble)
+def _byte(value: int) -> ir.Value:
+    return arith.constant(ir.IntegerType.get_signless(8), value)
 
 
-def _nibble_around_zero(byte: ir.Value, d: ir.Value) -> ir.Value:
-    return arith.mulf(arith.subf(_nibble(byte), arith.constant(ir.F32Type.get(), _NIBBLE_MIDDLE)), _wide(d))
+def _small_index(loop: int) -> ir.Value:
+    return arith.index_cast(ir.IntegerType.get_signless(8), loop_index(loop))
 
 
-def _nibble_above_minimum(byte: ir.Value, d: ir.Value, m: ir.Value) -> ir.Value:
-    return arith.addf(arith.mulf(_nibble(byte), _wide(d)), _wide(m))
-
-
-_BODIES: dict[str, Callable[..., ir.Value]] = {
-    "q8": _int8,
-    "q4_0": _nibble_around_zero,
-    "q4_1": _nibble_above_minimum,
-}
+def _part(byte: ir.Value, number: ir.Value, bits: int) -> ir.Value:
+    """Bits number * bits, ..., number * bits + bits - 1 of a byte."""
+    moved = arith.shrui(byte, number if bits == 1 else arith.muli(number, _byte(bits)))
+    return arith.andi(moved, _byte((1 << bits) - 1))

@@ -81,7 +81,7 @@ def _as_in_gguf(parameters: Sequence[StoredParameter], source: WeightSource, tie
     if foreign:
         listed = "; ".join(f"{kind}: {names[0]} and {len(names) - 1} more" for kind, names in sorted(foreign.items()))
         raise BuddyError(
-            f"{file} has tensor types that the dtype gguf can't keep as they are ({listed}); it keeps F32, F16, BF16, "
-            "Q8_0, Q4_0 and Q4_1, and w8a8 or w4a8 take any file"
+            f"{file} has tensor types that the dtype gguf can't keep as they are ({listed}); it keeps "
+            f"{', '.join(kind.upper() for kind in known)}, and w8a8 or w4a8 take any file"
         )
     return [replace(stored, format=formats[stored.name]) for stored in parameters]

@@ -10,10 +10,59 @@ from typing import Any
 
 from buddy_gen.weights.panels import panel_shape
 
-__all__ = ["BF16", "F16", "F32", "FLOATS", "Q4_0", "Q4_1", "Format", "q8"]
+__all__ = [
+    "BF16",
+    "F16",
+    "F32",
+    "FLOATS",
+    "Q4_0",
+    "Q4_1",
+    "Q4_K",
+    "Q5_0",
+    "Q5_1",
+    "Q5_K",
+    "Q6_K",
+    "Encoding",
+    "Format",
+    "q8",
+]
 
 QUAD = 4
 """So many consecutive k of one row stand side by side: what an integer dot product takes at once."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What the numbers of a block stand for: ``scale * (integer - zero) + sign * minimum``.
+
+    With one group in a block, scale and minimum are halves. With several, a block has a half of each, and a group an
+    integer of 8 bits that it is multiplied with.
+
+    Attributes:
+        bits: Of an integer; 8: signed, fewer: from 0 on.
+        zero: What is subtracted from an integer.
+        sign: 1 or -1 where a minimum is added or subtracted, 0 where there is none.
+        groups: In a block.
+        has_signed_factors: Whether the integers that scales are multiplied with are signed.
+    """
+
+    bits: int
+    zero: int = 0
+    sign: int = 0
+    groups: int = 1
+    has_signed_factors: bool = False
+
+
+_ENCODINGS = {
+    "q8": Encoding(8),
+    "q4_0": Encoding(4, zero=8),
+    "q4_1": Encoding(4, sign=1),
+    "q5_0": Encoding(5, zero=16),
+    "q5_1": Encoding(5, sign=1),
+    "q4_k": Encoding(4, sign=-1, groups=8),
+    "q5_k": Encoding(5, sign=-1, groups=8),
+    "q6_k": Encoding(6, zero=32, groups=16, has_signed_factors=True),
+}
 
 
 @dataclass(frozen=True)
@@ -21,7 +70,7 @@ class Format:
     """A format of stored weights.
 
     Attributes:
-        kind: f32, f16, bf16; or q8, q4_0, q4_1, which are stored in blocks.
+        kind: f32, f16, bf16; or the name of an encoding (q8, q4_0, ..., q6_k), which is stored in blocks.
         group: Consecutive weights of a row that share a scale; 0 for floats, and for q8 a group of the whole row.
     """
 
@@ -30,26 +79,40 @@ class Format:
 
     @property
     def in_blocks(self) -> bool:
-        """Whether it is stored as blocks of R rows and one group."""
-        return self.kind.startswith("q")
+        """Whether it is stored as blocks of R rows and one or more groups."""
+        return self.kind in _ENCODINGS
+
+    @property
+    def encoding(self) -> Encoding:
+        """What the numbers of a block stand for."""
+        return _ENCODINGS[self.kind]
 
     @property
     def is_nibbles(self) -> bool:
-        """Whether two weights share a byte."""
-        return self.kind.startswith("q4")
+        """Whether two weights share a byte (their lower 4 bits, if they have more)."""
+        return self.in_blocks and self.encoding.bits < 8
 
     @property
     def has_minimum(self) -> bool:
-        """Whether each group has a minimum beside its scale."""
-        return self.kind == "q4_1"
+        """Whether there is a minimum beside each scale."""
+        return self.in_blocks and self.encoding.sign != 0
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether a block has several groups, each with an integer that the block's scale is multiplied with."""
+        return self.in_blocks and self.encoding.groups > 1
 
     def of_columns(self, columns: int) -> Format:
         """The format for rows of `columns`, with a group that spans the row made explicit."""
         return self if self.group or not self.in_blocks else Format(self.kind, -(-columns // QUAD) * QUAD)
 
+    def blocks(self, columns: int) -> int:
+        """The number of blocks in a row of K = `columns`."""
+        return -(-columns // (self.of_columns(columns).group * self.encoding.groups))
+
     def groups(self, columns: int) -> int:
-        """G, the number of groups in a row of K = `columns`."""
-        return -(-columns // self.of_columns(columns).group)
+        """G, the number of groups in a row of K = `columns`, in whole blocks."""
+        return self.blocks(columns) * self.encoding.groups
 
     def padded(self, columns: int) -> int:
         """The length of a row in whole groups: G * g."""
@@ -57,26 +120,44 @@ class Format:
 
     @property
     def integer_bytes(self) -> int:
-        """Bytes of one row's integers in a block."""
+        """Bytes of one row's integers (their lower 4 bits) in a group."""
         return self.group // 2 if self.is_nibbles else self.group
 
+    @property
+    def high_bits(self) -> int:
+        """Bits of an integer past the lower 4, where those are stored by themselves; else 0."""
+        return self.encoding.bits - 4 if self.is_nibbles else 0
+
+    @property
+    def high_bytes(self) -> int:
+        """Bytes of these bits of one row in a group."""
+        return self.group * self.high_bits // 8
+
+    def group_bytes(self, panel: int) -> int:
+        """Bytes of R rows of one group, without the halves, which belong to a block."""
+        factors = (2 if self.has_minimum else 1) if self.has_factors else 0
+        return panel * (self.integer_bytes + self.high_bytes + factors)
+
     def block_bytes(self, panel: int) -> int:
-        """B: the bytes of one block, R rows times one group."""
-        return panel * (self.integer_bytes + (4 if self.has_minimum else 2))
+        """B: the bytes of one block."""
+        return self.encoding.groups * self.group_bytes(panel) + panel * (4 if self.has_minimum else 2)
 
     def stored_shape(self, shape: tuple[int, int], panel: int) -> tuple[int, ...]:
-        """The shape in the weights file of an [N, K] weight: [P, K, R] of floats or [P, G, B] bytes."""
+        """The shape in the weights file of an [N, K] weight: [P, K, R] of floats or [P, blocks, B] bytes."""
         rows, columns = shape
         if not self.in_blocks:
             return panel_shape(shape, panel)
         exact = self.of_columns(columns)
-        return -(-rows // panel), exact.groups(columns), exact.block_bytes(panel)
+        return -(-rows // panel), exact.blocks(columns), exact.block_bytes(panel)
 
     def describe(self, shape: tuple[int, ...], panel: int) -> dict[str, Any]:
         """The tensor's entry in the weights file's `layout`."""
         entry: dict[str, Any] = {"panel": panel, "shape": list(shape)}
         if self.in_blocks:
-            entry |= {"format": self.kind, "group": self.of_columns(shape[1]).group}
+            group = self.of_columns(shape[1]).group
+            entry |= {"format": self.kind, "group": group}
+            if self.has_factors:
+                entry["block"] = group * self.encoding.groups
         return entry
 
     @property
@@ -84,12 +165,14 @@ class Format:
         """Bits per weight, scales included (a scale for the whole row counts as none)."""
         if not self.in_blocks:
             return 32.0 if self.kind == "f32" else 16.0
-        return 8.0 * self.block_bytes(1) / self.group if self.group else 8.0
+        return 8.0 * self.block_bytes(1) / (self.group * self.encoding.groups) if self.group else 8.0
 
 
 F32, F16, BF16 = Format("f32"), Format("f16"), Format("bf16")
 FLOATS = {"f32": F32, "f16": F16, "bf16": BF16}
 Q4_0, Q4_1 = Format("q4_0", 32), Format("q4_1", 32)
+Q5_0, Q5_1 = Format("q5_0", 32), Format("q5_1", 32)
+Q4_K, Q5_K, Q6_K = Format("q4_k", 32), Format("q5_k", 32), Format("q6_k", 16)
 
 
 def q8(group: int) -> Format:

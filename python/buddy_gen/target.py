@@ -58,6 +58,8 @@ class Target:
 
 _X86, _ARM, _RISCV = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "riscv64-unknown-linux-gnu"
 _WIDE = "-prefer-256-bit"
+# Without fast-dpwssd LLVM may take vpdpwssd apart again, into a product and a sum, which spills what it multiplies.
+_DOT = f"{_WIDE},+avx512vnni,+fast-dpwssd"
 _V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt")
 _V3 = ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
@@ -69,7 +71,7 @@ TARGETS: dict[str, Target] = {
         Target("x86-64-v2", _X86, "x86-64-v2", "", 128, 16, 8, 6, "none", _V2),
         Target("x86-64-v3", _X86, "x86-64-v3", "", 256, 16, 16, 6, "avx2", _V3),
         Target("x86-64-v4", _X86, "x86-64-v4", _WIDE, 512, 32, 32, 12, "avx512bw", _V4),
-        Target("x86-64-v4-vnni", _X86, "x86-64-v4", f"{_WIDE},+avx512vnni", 512, 32, 32, 12, "avx512vnni", _VNNI),
+        Target("x86-64-v4-vnni", _X86, "x86-64-v4", _DOT, 512, 32, 32, 12, "avx512vnni", _VNNI),
         Target("aarch64", _ARM, "generic", "+neon", 128, 32, 16, 6, "none", ("asimd",)),
         Target(
             "aarch64-dotprod", _ARM, "generic", "+neon,+dotprod", 128, 32, 16, 6, "neon_dotprod", ("asimd", "dotprod")

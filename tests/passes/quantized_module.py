@@ -29,7 +29,7 @@ class DotMachine(Machine):
 _V2 = ("ssse3", "sse4_2")
 _V3 = ("avx2", "fma", "f16c")
 _V4 = (*_V3, "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd")
-_WIDE, _VNNI = "-prefer-256-bit", "-prefer-256-bit,+avx512vnni"
+_WIDE, _VNNI = "-prefer-256-bit", "-prefer-256-bit,+avx512vnni,+fast-dpwssd"
 FORMS = {
     "none-128": DotMachine("x86-64-v2", 128, 8, 6, "", "none", 16, _V2),
     "ssse3": DotMachine("x86-64-v2", 128, 8, 6, "", "ssse3", 16, _V2),

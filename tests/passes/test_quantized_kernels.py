@@ -194,6 +194,13 @@ def test_object_code_has_integer_dot_products(form: str, tmp_path: Path) -> None
         assert "cvtsi2ss" not in assembly, kind
 
 
+def test_products_and_sums_stay_one_instruction(tmp_path: Path) -> None:
+    """LLVM may take vpdpwssd apart, and then has too few registers for a tile: the code was half as fast."""
+    machine = FORMS["avx512vnni"]
+    assembly = assemble(linear_module(machine, [Linear("q4_0", 32, "a16", "?", 576, 64)]), tmp_path, machine)
+    assert assembly.count("vpdpwssd\t") >= 12 * 2 * 4 and "vpmaddwd\t" not in assembly
+
+
 def test_arm_code_has_sdot(tmp_path: Path) -> None:
     arm = DotMachine("generic", 128, 16, 6, "+neon,+dotprod", "neon_dotprod", 32)
     for kind, group in (("q8", 64), ("q4_1", 32)):

@@ -100,6 +100,28 @@ def DecomposeComposites : Pass<"decompose-composites", "func::FuncOp"> {
                            "tensor::TensorDialect"];
 }
 
+def DropRegionBarriers : Pass<"drop-region-barriers", "ModuleOp"> {
+  let summary = "Lets threads wait once at the end of a parallel region";
+  let description = [{
+    A loop that is the last thing in its parallel region needs no barrier of its own: the region ends when all threads
+    are done. Loops with reductions keep theirs.
+
+    ```mlir
+    omp.parallel {
+      omp.wsloop { ... }
+      omp.terminator
+    }
+    ```
+    becomes
+    ```mlir
+    omp.parallel {
+      omp.wsloop nowait { ... }
+      omp.terminator
+    }
+    ```
+  }];
+}
+
 def ElementwiseFusion : Pass<"elementwise-fusion", "func::FuncOp"> {
   let summary = "Fuses chains of elementwise ops, and elementwise ops into reductions";
   let description = [{

@@ -86,7 +86,8 @@ void addLLVMPasses(OpPassManager &pm) {
   // Conversions from and to bf16 become integer arithmetic: not every compiler's library has them as functions.
   add(pm, "arith-expand{include-bf16=true}");
   // Without the canonicalisation an alloca_scope with several blocks would not lower.
-  add(pm, "convert-scf-to-openmp,canonicalize,convert-vector-to-scf,expand-strided-metadata,lower-affine");
+  add(pm, "convert-scf-to-openmp,drop-region-barriers");
+  add(pm, "canonicalize,convert-vector-to-scf,expand-strided-metadata,lower-affine");
   add(pm, "convert-math-to-llvm,convert-math-to-libm,finalize-memref-to-llvm,convert-scf-to-cf");
   add(pm, "convert-vector-to-llvm{reassociate-fp-reductions},finalize-memref-to-llvm");
   add(pm, "convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,convert-openmp-to-llvm");

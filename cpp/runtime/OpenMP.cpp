@@ -31,17 +31,7 @@ namespace {
 
 struct Location; // ident_t: never looked at
 
-using Microtask = void (*)(std::int32_t *globalThread, std::int32_t *boundThread, ...);
-
-// As many as LLVM's own runtime takes; the lowering passes one pointer to a structure.
-constexpr int maxArguments = 15;
-
-/// An outlined region and its arguments.
-struct RegionCall {
-  Microtask task;
-  int count;
-  std::array<void *, maxArguments> arguments;
-};
+using Microtask = decltype(RegionCall::task);
 
 template <std::size_t... I> void invokeWith(const RegionCall &call, std::int32_t *thread, std::index_sequence<I...>) {
   using Function = void (*)(std::int32_t *, std::int32_t *, decltype(static_cast<void>(I), static_cast<void *>(0))...);
@@ -57,9 +47,9 @@ void invokeAny(const RegionCall &call, std::int32_t *thread, std::index_sequence
   invokers[call.count](call, thread);
 }
 
-void invoke(void *context) {
+void invoke(const RegionCall &call) {
   std::int32_t thread = state().thread;
-  invokeAny(*static_cast<RegionCall *>(context), &thread, std::make_index_sequence<maxArguments + 1>());
+  invokeAny(call, &thread, std::make_index_sequence<maxArguments + 1>());
 }
 
 /// The size of the next region's team; a request holds for one region.
@@ -75,9 +65,9 @@ struct DynamicShare {
 };
 thread_local DynamicShare dynamicShare;
 
-void fork(int threads, RegionCall &call) {
+void fork(int threads, const RegionCall &call) {
   const DynamicShare outer = dynamicShare; // the region may stand inside of a dynamic loop and have its own
-  runRegion(threads, invoke, &call);
+  runRegion(threads, call);
   dynamicShare = outer;
 }
 
@@ -228,7 +218,7 @@ void __kmpc_fork_call(Location *, std::int32_t count, Microtask task, ...) {
                  maxArguments);
     std::abort();
   }
-  RegionCall call{task, count, {}};
+  RegionCall call{invoke, task, count, {}};
   va_list list;
   va_start(list, task);
   for (int i = 0; i < count; ++i)
@@ -238,7 +228,7 @@ void __kmpc_fork_call(Location *, std::int32_t count, Microtask task, ...) {
 }
 
 void __kmpc_fork_call_if(Location *, std::int32_t, Microtask task, std::int32_t condition, void *argument) {
-  RegionCall call{task, argument ? 1 : 0, {argument}};
+  const RegionCall call{invoke, task, argument ? 1 : 0, {argument}};
   const int count = takeRequestedCount();
   fork(condition ? count : 1, call);
 }

@@ -49,11 +49,11 @@ void Team::barrier() {
     barrierEvent.notify();
     return;
   }
-  barrierEvent.wait([&] { return generation.load() != mine; }, maySpin);
+  barrierEvent.wait([&] { return generation.load() != mine; }, maySpin.load(std::memory_order_relaxed));
 }
 
 void Team::awaitTurn(int thread) {
-  turnEvent.wait([&] { return turn.load() == thread; }, maySpin);
+  turnEvent.wait([&] { return turn.load() == thread; }, maySpin.load(std::memory_order_relaxed));
 }
 
 void Team::passTurn(int thread) {
@@ -61,13 +61,21 @@ void Team::passTurn(int thread) {
   turnEvent.notify();
 }
 
+/// Writes only what changes: a write takes the line away from all other cores.
+template <typename T> static void change(std::atomic<T> &variable, T value) {
+  if (variable.load(std::memory_order_relaxed) != value)
+    variable.store(value, std::memory_order_relaxed);
+}
+
 void Team::reset(int size, bool spins) {
-  threads = size;
-  maySpin = spins;
-  singles.store(0, std::memory_order_relaxed);
-  turn.store(0, std::memory_order_relaxed);
-  if (!loopsUsed.exchange(false, std::memory_order_relaxed))
+  if (threads != size)
+    threads = size;
+  change(maySpin, spins);
+  change(singles, std::uint64_t(0));
+  change(turn, 0);
+  if (!loopsUsed.load(std::memory_order_relaxed))
     return;
+  loopsUsed.store(false, std::memory_order_relaxed);
   for (std::size_t i = 0; i < loopSlots; ++i) {
     loops[i].serving.store(i, std::memory_order_relaxed);
     loops[i].next.store(0, std::memory_order_relaxed);
@@ -93,38 +101,42 @@ public:
   bool tryTake() { return !taken.exchange(true, std::memory_order_acquire); }
   void giveBack() { taken.store(false, std::memory_order_release); }
 
-  void run(int count, void (*body)(void *), void *context);
+  void run(int count, const RegionCall &call);
 
 private:
-  /// What a new thread is told.
-  struct NewWorker {
-    Pool *pool;
-    int thread;
-    Event *start;
+  /// What the pool and one of its threads tell each other.
+  struct Worker {
+    Worker(Pool *pool, int number) : pool(pool), number(number) {}
+
+    Pool *const pool;
+    const int number;                               // in a team
+    Event start;                                    // each sleeps by itself: those outside of the team are left asleep
+    alignas(64) std::atomic<std::uint64_t> done{0}; // the number of the last region that it is done with
   };
 
-  int workers() const { return static_cast<int>(starts.size()); }
+  int workerCount() const { return static_cast<int>(workers.size()); }
   void ensureWorkers(int wanted);
-  void work(int thread, Event &start);
-  static void *startWorker(void *newWorker);
-  void runBody(int thread);
+  void work(Worker &self);
+  static void *startWorker(void *worker);
+  void runCall(int thread);
+  void announce(const RegionCall &call, int size);
+  void wakeTeam(int size);
+  void awaitTeam(std::uint64_t number, int size);
 
   // A region is announced by a ticket: its number, and the size of its team in the low 16 bits. A worker outside of
-  // the team reads nothing but the ticket, so the region's other members may change under it. Each worker sleeps by
-  // itself, so that those outside of the team are left asleep.
+  // the team reads nothing but the ticket, so the region's other members may change under it.
   static constexpr int sizeBits = 16;
   static int teamSizeOf(std::uint64_t ticket) { return static_cast<int>(ticket & ((1 << sizeBits) - 1)); }
+  static std::uint64_t numberOf(std::uint64_t ticket) { return ticket >> sizeBits; }
 
   std::atomic<bool> taken{false};
   Placement placement;
   std::vector<pthread_t> threadHandles; // of worker i: threadHandles[i - 1], and so below
-  std::vector<std::unique_ptr<Event>> starts;
-  alignas(64) std::atomic<std::uint64_t> ticket{0};
-  std::atomic<bool> workersMaySpin{false};
-  alignas(64) std::atomic<int> running{0}; // workers of the team that are not done yet
+  std::vector<std::unique_ptr<Worker>> workers;
   Event finished;
-  void (*regionBody)(void *) = nullptr;
-  void *regionContext = nullptr;
+  // One cache line has all that a worker needs to begin, as long as there are few arguments.
+  alignas(64) std::atomic<std::uint64_t> ticket{0};
+  RegionCall region{};
 };
 
 } // namespace
@@ -147,40 +159,40 @@ static Pool &pool() {
   return *current;
 }
 
-void Pool::runBody(int thread) {
+void Pool::runCall(int thread) {
   ThreadState &mine = state();
   mine.team = this;
   mine.thread = thread;
   mine.singles = 0;
   mine.loops = 0;
-  regionBody(regionContext);
+  region.run(region);
   mine.team = nullptr;
   mine.thread = 0;
 }
 
-void Pool::work(int thread, Event &start) {
+void Pool::work(Worker &self) {
   std::uint64_t seen = 0, current = 0;
   const auto called = [&] {
     current = ticket.load();
-    return current != seen && thread < teamSizeOf(current);
+    return current != seen && self.number < teamSizeOf(current);
   };
   while (true) {
-    start.wait(called, workersMaySpin.load(std::memory_order_relaxed));
+    self.start.wait(called, maySpin.load(std::memory_order_relaxed));
     seen = current;
-    runBody(thread);
-    if (running.fetch_sub(1) == 1)
-      finished.notify();
+    runCall(self.number);
+    self.done.store(numberOf(seen));
+    finished.notify();
   }
 }
 
 void *Pool::startWorker(void *argument) {
-  const std::unique_ptr<NewWorker> worker(static_cast<NewWorker *>(argument));
-  worker->pool->work(worker->thread, *worker->start);
+  Worker &self = *static_cast<Worker *>(argument);
+  self.pool->work(self);
   return nullptr;
 }
 
 void Pool::ensureWorkers(int wanted) {
-  if (workers() >= wanted)
+  if (workerCount() >= wanted)
     return;
   // Signals are for the threads that the program itself made.
   sigset_t all, before;
@@ -192,49 +204,79 @@ void Pool::ensureWorkers(int wanted) {
   // Generated code keeps little on the stack; a thread's memory is touched only as it is used.
   pthread_attr_setstacksize(&attributes, std::max<std::size_t>(1 << 20, PTHREAD_STACK_MIN));
   pthread_t thread;
-  while (workers() < wanted) {
-    starts.push_back(std::make_unique<Event>());
-    auto worker = std::make_unique<NewWorker>(NewWorker{this, workers(), starts.back().get()});
-    if (pthread_create(&thread, &attributes, startWorker, worker.get()) != 0) {
-      starts.pop_back();
+  while (workerCount() < wanted) {
+    workers.push_back(std::make_unique<Worker>(this, workerCount() + 1));
+    if (pthread_create(&thread, &attributes, startWorker, workers.back().get()) != 0) {
+      workers.pop_back();
       break;
     }
-    worker.release(); // the thread has it now
     threadHandles.push_back(thread);
   }
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void Pool::run(int count, void (*body)(void *), void *context) {
-  ensureWorkers(count - 1);
-  const int size = std::min(count, workers() + 1);
-  const bool spins = size <= placement.cpuCount();
-  placement.arrange(threadHandles, size);
-  reset(size, spins);
-  workersMaySpin.store(spins, std::memory_order_relaxed);
-  regionBody = body;
-  regionContext = context;
-  running.store(size - 1, std::memory_order_relaxed);
-  const std::uint64_t number = (ticket.load(std::memory_order_relaxed) >> sizeBits) + 1;
-  ticket.store(number << sizeBits | static_cast<std::uint64_t>(size));
-  for (int i = 0; i < size - 1; ++i)
-    starts[static_cast<std::size_t>(i)]->notify();
-  runBody(0);
-  finished.wait([&] { return running.load() == 0; }, maySpin);
+void Pool::announce(const RegionCall &call, int size) {
+  region.run = call.run;
+  region.task = call.task;
+  region.count = call.count;
+  std::copy_n(call.arguments.begin(), call.count, region.arguments.begin());
+  const std::uint64_t number = numberOf(ticket.load(std::memory_order_relaxed)) + 1;
+  const std::uint64_t next = number << sizeBits | static_cast<std::uint64_t>(size);
+  // Where workers spin, this thread does not wait until they see the ticket, but looks after them when it is done.
+  if (maySpin.load(std::memory_order_relaxed))
+    ticket.store(next, std::memory_order_release);
+  else
+    ticket.store(next);
+  wakeTeam(size);
 }
 
-void runtime::runRegion(int count, void (*body)(void *), void *context) {
+void Pool::wakeTeam(int size) {
+  for (int i = 0; i < size - 1; ++i)
+    workers[static_cast<std::size_t>(i)]->start.notify();
+}
+
+void Pool::awaitTeam(std::uint64_t number, int size) {
+  std::size_t next = 0;
+  const auto allDone = [&] {
+    while (next + 1 < static_cast<std::size_t>(size) && workers[next]->done.load() == number)
+      ++next;
+    return next + 1 == static_cast<std::size_t>(size);
+  };
+  if (allDone())
+    return;
+  if (maySpin.load(std::memory_order_relaxed)) {
+    if (Event::spin(allDone))
+      return;
+    // A worker that fell asleep just when it was called: now it has either seen the ticket or is seen to sleep.
+    ticket.fetch_add(0);
+    wakeTeam(size);
+  }
+  finished.wait(allDone, false);
+}
+
+void Pool::run(int count, const RegionCall &call) {
+  ensureWorkers(count - 1);
+  const int size = std::min(count, workerCount() + 1);
+  placement.arrange(threadHandles, size);
+  reset(size, size <= placement.cpuCount());
+  announce(call, size);
+  const std::uint64_t number = numberOf(ticket.load(std::memory_order_relaxed));
+  runCall(0);
+  awaitTeam(number, size);
+}
+
+void runtime::runRegion(int count, const RegionCall &call) {
   ThreadState &mine = state();
   if (count > 1 && mine.alone() && mine.serialDepth == 0) {
     Pool &workers = pool();
     if (workers.tryTake()) {
-      workers.run(std::min(count, maxThreadCount), body, context);
+      workers.run(std::min(count, maxThreadCount), call);
       workers.giveBack();
       return;
     }
   }
   ++mine.serialDepth;
-  body(context);
+  call.run(call);
   --mine.serialDepth;
 }

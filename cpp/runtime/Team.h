@@ -42,7 +42,24 @@ public:
     sleepers.fetch_sub(1);
   }
 
-  /// To be called after the condition became true, by a sequentially consistent store.
+  /// Spins for a while; whether `ready()` holds then.
+  template <typename Ready> static bool spin(Ready ready) {
+    SpinBudget budget;
+    do {
+      for (int i = 0; i < looksPerClock; ++i) {
+        if (ready()) {
+          budget.succeeded();
+          return true;
+        }
+        relax();
+      }
+    } while (budget.left());
+    budget.failed();
+    return false;
+  }
+
+  /// To be called after the condition became true, by a sequentially consistent store. After another store a thread
+  /// that is just falling asleep may be missed.
   void notify() {
     // Either the sleeper is seen here, or it sees the store when it looks at the condition before it sleeps.
     if (sleepers.load() == 0)
@@ -54,20 +71,7 @@ public:
   }
 
 private:
-  template <typename Ready> static bool spin(Ready ready) {
-    SpinBudget budget;
-    while (budget.left()) {
-      for (int i = 0; i < 16; ++i) {
-        if (ready()) {
-          budget.succeeded();
-          return true;
-        }
-        relax();
-      }
-    }
-    budget.failed();
-    return false;
-  }
+  static constexpr int looksPerClock = 32; // a look at the clock takes as long as a few at a condition
 
   /// How long this thread spins: less after spins in vain, fully again after one that was worth it.
   class SpinBudget {
@@ -112,13 +116,14 @@ public:
     return loops[number % loopSlots];
   }
 
-  std::atomic<std::uint64_t> singles{0}; // `single` blocks that some thread has taken
+  alignas(64) std::atomic<std::uint64_t> singles{0}; // `single` blocks that some thread has taken
 
 protected:
   void reset(int size, bool spins);
 
-  int threads = 1;
-  bool maySpin = false; // only while each thread can have a CPU of its own
+  // Read by all in every region and hardly ever written: a line that every core keeps.
+  alignas(64) int threads = 1;
+  std::atomic<bool> maySpin{false}; // only while each thread can have a CPU of its own
 
 private:
   alignas(64) std::atomic<int> arrived{0};
@@ -147,8 +152,19 @@ struct ThreadState {
 /// This thread's state.
 ThreadState &state() noexcept;
 
-/// Runs `body(context)` on `count` threads at once (fewer when threads can't be made) and returns when all are done.
-void runRegion(int count, void (*body)(void *context), void *context);
+/// As many arguments of a region as LLVM's own runtime takes; the lowering passes one pointer to a structure.
+constexpr int maxArguments = 15;
+
+/// What the threads of a region run: `run` calls `task` with the first `count` arguments.
+struct RegionCall {
+  void (*run)(const RegionCall &call);
+  void (*task)(std::int32_t *globalThread, std::int32_t *boundThread, ...);
+  int count;
+  std::array<void *, maxArguments> arguments;
+};
+
+/// Runs the call on `count` threads at once (fewer when threads can't be made) and returns when all are done.
+void runRegion(int count, const RegionCall &call);
 
 } // namespace buddy::runtime
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from buddy_gen.bench.command import bench_command
-from buddy_gen.building import PACKAGE, PROGRAM, Options, build_model, find_cmake_dir, resolve_model
-from buddy_gen.choices import DEFAULT_GROUP, DIALECTS, DTYPES, GROUPS, KV_DTYPES
+from buddy_gen.build_options import BuildOptions, with_build_options
+from buddy_gen.building import PACKAGE, PROGRAM, build_model, find_cmake_dir
 from buddy_gen.errors import BuddyError
 from buddy_gen.evaluate.command import eval_command
 from buddy_gen.inspect.command import inspect_command
-from buddy_gen.target import TARGETS
 from buddy_gen.version import version
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -38,59 +36,12 @@ def _examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-Target = Annotated[
-    str,
-    typer.Option(
-        callback=lambda value: _one_of(("native", *TARGETS), "target")(value),
-        help="Machine to generate code for: native, x86-64-v3, x86-64-v4, ...",
-    ),
-]
-Dtype = Annotated[
-    str,
-    typer.Option(
-        callback=lambda value: _one_of(DTYPES, "dtype")(value),
-        help=f"How weights are stored and multiplied: {', '.join(DTYPES)}.",
-    ),
-]
-Group = Annotated[
-    str,
-    typer.Option(
-        callback=lambda value: value and _one_of(GROUPS, "group")(value),
-        help=f"How many int8 weights share a scale: {', '.join(GROUPS)} (default: {DEFAULT_GROUP}).",
-    ),
-]
-KvDtype = Annotated[
-    str,
-    typer.Option(
-        callback=lambda value: value and _one_of(KV_DTYPES, "KV cache type")(value),
-        help=f"Type of the KV caches: {', '.join(KV_DTYPES)} (default: a float dtype's own, else f16).",
-    ),
-]
-Priority = Annotated[
-    str,
-    typer.Option(
-        callback=lambda value: _one_of(DIALECTS, "dialect")(value),
-        help="Dialects in order of preference, such as tosa,linalg.",
-    ),
-]
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A Hugging Face folder, a GGUF file, or smollm2 for the default model.")
 ]
 Built = Annotated[
     str, typer.Argument(metavar="MODEL", help="A folder made by `buddy build`, or a model (see `buddy build`).")
 ]
-
-
-def _one_of(known: Iterable[str], what: str) -> Callable[[str], str]:
-    """A check of an option whose value is one of `known`, or several of them with commas between."""
-
-    def check(value: str) -> str:
-        wrong = [part for part in value.split(",") if part not in known]
-        if wrong:
-            raise typer.BadParameter(f"unknown {what} '{wrong[0]}'; choose from {', '.join(known)}")
-        return value
-
-    return check
 
 
 def _show_version(wanted: bool) -> None:
@@ -117,34 +68,30 @@ def _main(
         "buddy build smollm2 -o out --json           what was made, as JSON on stdout",
     )
 )
+@with_build_options
 def build(
     model: Model,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder that gets the program and its files.")],
-    target: Target = "native",
-    dtype: Dtype = "f32",
-    group: Group = "",
-    kv_dtype: KvDtype = "",
+    options: BuildOptions,
     score: Annotated[bool, typer.Option("--score", help="Add what makes `buddy eval` fast.")] = False,
-    dialect_priority: Priority = "linalg,tosa",
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; progress goes to stderr.")] = False,
 ) -> None:
     """Compile MODEL into a folder that runs as it is."""
     entries = "prefill,decode,score" if score else "prefill,decode"
-    options = Options(resolve_model(model), target, dtype, dialect_priority, group, kv_dtype, entries)
-    result = build_model(options, output.absolute(), quiet, to_stderr=as_json)
+    result = build_model(options.of(model, entries), output.absolute(), quiet, to_stderr=as_json)
     if as_json:
         print(json.dumps(result))
 
 
-def _built_folder(model: str, target: str, dtype: str, dialect_priority: str, group: str, kv_dtype: str) -> Path:
+def _built_folder(model: str, options: BuildOptions) -> Path:
     """The folder with MODEL's program: MODEL itself, or one in the cache, where it is built if it has to be."""
     folder = Path(model).absolute()
     if (folder / PROGRAM).is_file():
         return folder
-    options = Options(resolve_model(model), target, dtype, dialect_priority, group, kv_dtype)
-    folder = options.work_dir() / "run"
-    build_model(options, folder, quiet=(folder / PROGRAM).exists(), to_stderr=True)
+    build = options.of(model)
+    folder = build.work_dir() / "run"
+    build_model(build, folder, quiet=(folder / PROGRAM).exists(), to_stderr=True)
     return folder
 
 
@@ -156,20 +103,13 @@ def _built_folder(model: str, target: str, dtype: str, dialect_priority: str, gr
         "buddy run out --help                        the program's own options",
     ),
 )
-def run(
-    context: typer.Context,
-    model: Built,
-    target: Target = "native",
-    dtype: Dtype = "f32",
-    group: Group = "",
-    kv_dtype: KvDtype = "",
-    dialect_priority: Priority = "linalg,tosa",
-) -> None:
+@with_build_options
+def run(context: typer.Context, model: Built, options: BuildOptions) -> None:
     """Run MODEL; what follows it goes to the program, such as -p TEXT (see `buddy run MODEL --help`).
 
     A model is built first, with progress on stderr, unless the cache holds it.
     """
-    _exec(_built_folder(model, target, dtype, dialect_priority, group, kv_dtype) / PROGRAM, context.args)
+    _exec(_built_folder(model, options) / PROGRAM, context.args)
 
 
 @app.command(
@@ -180,20 +120,13 @@ def run(
         'echo "What is 2 + 2?" | buddy chat out --json',
     ),
 )
-def chat(
-    context: typer.Context,
-    model: Built,
-    target: Target = "native",
-    dtype: Dtype = "f32",
-    group: Group = "",
-    kv_dtype: KvDtype = "",
-    dialect_priority: Priority = "linalg,tosa",
-) -> None:
+@with_build_options
+def chat(context: typer.Context, model: Built, options: BuildOptions) -> None:
     """Chat with MODEL; what follows it goes to the program, such as -sys TEXT (see `buddy run MODEL --help`).
 
     A model is built first, with progress on stderr, unless the cache holds it.
     """
-    _exec(_built_folder(model, target, dtype, dialect_priority, group, kv_dtype) / PROGRAM, ["-cnv", *context.args])
+    _exec(_built_folder(model, options) / PROGRAM, ["-cnv", *context.args])
 
 
 @app.command(
@@ -205,8 +138,10 @@ def chat(
         '  -d \'{"model": "smollm2", "messages": [{"role": "user", "content": "Hello"}]}\'',
     )
 )
+@with_build_options
 def serve(
     model: Built,
+    *,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every one.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
     threads: Annotated[int, typer.Option("-t", "--threads", min=0, max=1024, help="Threads; 0: the CPUs allowed.")] = 0,
@@ -216,6 +151,9 @@ def serve(
             "-c", "--context", min=0, max=2**31, help="Context in tokens; 0: the model's own (default: at most 4096)."
         ),
     ] = None,
+    sessions: Annotated[
+        int, typer.Option(min=1, max=1024, help="Conversations that are kept evaluated, each with a KV cache.")
+    ] = 4,
     api_key: Annotated[
         str | None, typer.Option("--api-key", envvar="BUDDY_API_KEY", help="Key that clients must send.")
     ] = None,
@@ -228,17 +166,13 @@ def serve(
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Largest request in bytes.")] = 4 * 2**20,
     max_queue: Annotated[int, typer.Option(min=0, help="Most requests that wait for their turn.")] = 32,
     quiet: Annotated[bool, typer.Option("--quiet", help="Log failures alone.")] = False,
-    target: Target = "native",
-    dtype: Dtype = "f32",
-    group: Group = "",
-    kv_dtype: KvDtype = "",
-    dialect_priority: Priority = "linalg,tosa",
+    options: BuildOptions,
 ) -> None:
     """Serve MODEL over HTTP, as OpenAI's API has it, until Ctrl-C.
 
     A model is built first, with progress on stderr, unless the cache holds it.
     """
-    folder = _built_folder(model, target, dtype, dialect_priority, group, kv_dtype)
+    folder = _built_folder(model, options)
     from buddy_gen.serve.command import ServeOptions, serve_folder  # slow to import, and no other command needs it
 
     serve_folder(
@@ -249,6 +183,7 @@ def serve(
             port=port,
             threads=threads,
             context=context,
+            sessions=sessions,
             api_key=api_key,
             max_tokens=max_tokens_limit,
             max_body_bytes=max_body_bytes,

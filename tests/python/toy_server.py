@@ -86,7 +86,7 @@ class FakeEngine:
 
     @property
     def info(self) -> EngineInfo:
-        return EngineInfo("ab" * 32, self.context, 256, self.has_text, 1, self.chat_unavailable)
+        return EngineInfo("ab" * 32, self.context, 256, self.has_text, 1, 1, 0, self.chat_unavailable)
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         return list(text.encode())

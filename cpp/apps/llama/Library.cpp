@@ -162,12 +162,13 @@ const char *buddy_llama_error(void) {
   return lastError.empty() ? "out of memory: give a smaller context, or a shorter prompt" : lastError.c_str();
 }
 
-buddy_llama *buddy_llama_open(const char *folder, int64_t context, int32_t threads) {
+buddy_llama *buddy_llama_open(const char *folder, int64_t context, int32_t threads, int32_t sessions) {
   return attempt<buddy_llama *>(nullptr, [&] {
     SessionOptions options;
     options.modelDir = folder;
     options.context = context == -1 ? Session::maxContext() : context;
     options.threads = threads;
+    options.caches = sessions;
     auto loaded = std::make_unique<buddy_llama>(options);
     if (!loaded->session.hasText() && !model::vocabFile.empty())
       throw Error("the vocabulary file '" + options.modelDir + "/" + std::string(model::vocabFile) +
@@ -185,6 +186,8 @@ void buddy_llama_describe(const buddy_llama *model, buddy_llama_info *info) {
   info->vocab_size = session.vocabSize();
   info->has_text = session.hasText();
   info->threads = threadCount();
+  info->sessions = static_cast<std::int32_t>(session.caches().count());
+  info->session_bytes = session.caches().bytesEach();
   info->chat_unavailable = nullptr;
   if (!session.hasText())
     info->chat_unavailable = "it was built without a tokenizer";

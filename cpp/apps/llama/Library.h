@@ -21,7 +21,7 @@ extern "C" {
 #define BUDDY_LLAMA_API __attribute__((visibility("default")))
 
 /* Counts up with every change of what stands in this file. */
-#define BUDDY_LLAMA_INTERFACE 1
+#define BUDDY_LLAMA_INTERFACE 2
 
 BUDDY_LLAMA_API int32_t buddy_llama_interface(void);
 
@@ -30,10 +30,12 @@ BUDDY_LLAMA_API const char *buddy_llama_error(void);
 
 typedef struct buddy_llama buddy_llama;
 
-/* Loads the model whose files stand in `folder`. `context`: positions of the KV cache, 0 for the default, -1 for the
- * longest that the model has. `threads`: of the whole library, 0 for the CPUs that the process may use. Returns null on
- * failure; a model that was built with a tokenizer must have its vocabulary file there. */
-BUDDY_LLAMA_API buddy_llama *buddy_llama_open(const char *folder, int64_t context, int32_t threads);
+/* Loads the model whose files stand in `folder`. `context`: positions of a KV cache, 0 for the default, -1 for the
+ * longest that the model has. `threads`: of the whole library, 0 for the CPUs that the process may use. `sessions`: how
+ * many KV caches there are, each for a conversation, so that several can take turns and none is evaluated again; 1 to
+ * 1024. They share the weights, and take memory as positions are filled. Returns null on failure; a model that was
+ * built with a tokenizer must have its vocabulary file there. */
+BUDDY_LLAMA_API buddy_llama *buddy_llama_open(const char *folder, int64_t context, int32_t threads, int32_t sessions);
 BUDDY_LLAMA_API void buddy_llama_close(buddy_llama *model); /* null is allowed */
 
 typedef struct {
@@ -43,6 +45,8 @@ typedef struct {
   int64_t vocab_size;
   int32_t has_text; /* 0: there is no tokenizer, prompts are ids and answers have no text */
   int32_t threads;
+  int32_t sessions;
+  int64_t session_bytes; /* of a KV cache that is full */
 } buddy_llama_info;
 
 /* What `info` points to lives as long as the model. */
@@ -122,14 +126,16 @@ enum {
 typedef struct {
   int32_t stop;
   int64_t prompt_tokens;
-  int64_t cached_tokens; /* of the prompt, already in the KV cache */
+  int64_t cached_tokens; /* of the prompt, already in a KV cache */
   int64_t generated_tokens;
   double prefill_seconds;
   double decode_seconds;
 } buddy_llama_answer;
 
-/* Generates behind a prompt. What the KV cache has in common with it is not evaluated again. After the last token the
- * receiver is called once more, with id -1 and the text that was held back. Returns 0, or -1 on failure. */
+/* Generates behind a prompt. What a KV cache has in common with it is not evaluated again: it goes on in the session
+ * whose last prompt it begins with, and otherwise takes the place of the one that was not used for the longest time.
+ * After the last token the receiver is called once more, with id -1 and the text that was held back. Returns 0, or -1
+ * on failure. */
 BUDDY_LLAMA_API int32_t buddy_llama_generate(buddy_llama *model, const int32_t *ids, size_t count,
                                              const buddy_llama_request *request, buddy_llama_receiver receiver,
                                              void *context, buddy_llama_answer *answer);

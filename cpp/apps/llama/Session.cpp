@@ -114,8 +114,7 @@ static std::int64_t ubatchOf(const SessionOptions &options) {
 
 Session::Session(const SessionOptions &options)
     : weights(openWeights(options)), base(weights.memref()), vocabulary(loadText(options, weights, missingText)),
-      kCache(MemRef<std::int8_t, 4>::lazy({{model::layers, model::kvHeads, contextOf(options), cacheRowBytes}})),
-      vCache(MemRef<std::int8_t, 4>::lazy(kCache.sizes())),
+      kvCaches(options.caches, {{model::layers, model::kvHeads, contextOf(options), cacheRowBytes}}),
       batch(MemRef<std::int64_t, 2>::zeros({{1, ubatchOf(options)}})),
       lastLogits(MemRef<float, 3>::zeros({{1, 1, model::vocabSize}})), arena(makeArena(batch.size(1))) {
   setThreadCount(options.threads ? options.threads : allowedCpuCount());
@@ -138,10 +137,10 @@ bool Session::isEnd(std::int32_t id) const {
 }
 
 std::size_t Session::keepPrefix(const std::vector<std::int32_t> &ids) {
-  const std::size_t most = std::min(fed.size(), ids.empty() ? 0 : ids.size() - 1);
-  const auto end = fed.begin() + static_cast<std::ptrdiff_t>(most);
-  fed.erase(std::mismatch(fed.begin(), end, ids.begin()).first, fed.end());
-  return fed.size();
+  kvCaches.choose(ids);
+  std::vector<std::int32_t> &kept = kvCaches.current().ids;
+  kept.resize(std::min(kept.size(), ids.empty() ? 0 : ids.size() - 1));
+  return kept.size();
 }
 
 bool Session::feed(const std::int32_t *ids, std::size_t count, const std::function<bool()> &cancelled) {
@@ -155,7 +154,7 @@ bool Session::feed(const std::int32_t *ids, std::size_t count, const std::functi
       evaluateEach(part);
     else
       evaluate(part);
-    fed.insert(fed.end(), ids, ids + part);
+    kvCaches.current().ids.insert(kvCaches.current().ids.end(), ids, ids + part);
     if (receiveLogits && !wantsEach)
       receiveLogits(lastLogits.data());
     ids += part;
@@ -180,9 +179,9 @@ void Session::evaluate(std::size_t count) {
   const auto run = count == 1 ? model::decode : model::prefill;
   const char *names = count == 1 ? decodeProfileNames() : prefillProfileNames();
   auto ids = MemRef<std::int64_t, 2>::view(batch.data(), {{1, static_cast<std::int64_t>(count)}});
-  MemRef<model::CacheElement, 4> keys = elementsOf(kCache), values = elementsOf(vCache);
+  MemRef<model::CacheElement, 4> keyElements = elementsOf(keys()), valueElements = elementsOf(values());
   buddy_profile_begin(names, wholeCallRegion);
-  run(&base, &ids, static_cast<std::int64_t>(fed.size()), &keys, &values, &lastLogits, &arena);
+  run(&base, &ids, static_cast<std::int64_t>(size()), &keyElements, &valueElements, &lastLogits, &arena);
   buddy_profile_end(names, wholeCallRegion);
 }
 
@@ -192,9 +191,9 @@ void Session::evaluateEach(std::size_t count) {
   auto ids = MemRef<std::int64_t, 2>::view(batch.data(), {{1, tokens}});
   auto each = MemRef<float, 3>::lazy({{1, tokens, model::vocabSize}});
   auto room = MemRef<std::int8_t, 1>::lazy({{model::scoreArenaSize(tokens)}});
-  MemRef<model::CacheElement, 4> keys = elementsOf(kCache), values = elementsOf(vCache);
+  MemRef<model::CacheElement, 4> keyElements = elementsOf(keys()), valueElements = elementsOf(values());
   buddy_profile_begin(scoreProfileNames(), wholeCallRegion);
-  model::score(&base, &ids, static_cast<std::int64_t>(fed.size()), &keys, &values, &each, &room);
+  model::score(&base, &ids, static_cast<std::int64_t>(size()), &keyElements, &valueElements, &each, &room);
   buddy_profile_end(scoreProfileNames(), wholeCallRegion);
   for (std::int64_t row = 0; row < tokens; ++row)
     receiveLogits(each.data() + row * model::vocabSize);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "KvCaches.h"
 #include "buddy/MemRef.h"
 #include "buddy/Text.h"
 #include "buddy/Weights.h"
@@ -21,6 +22,7 @@ struct SessionOptions {
   std::string modelDir;      // empty: the running program's own folder
   std::int64_t context = 0;  // positions in the caches; 0: defaultContext()
   std::int64_t ubatch = 512; // tokens of a prompt that are evaluated at once
+  std::int64_t caches = 1;   // how many conversations stay evaluated, each in a cache of its own
   int threads = 0;           // of the whole process; 0: the CPUs that it may use
   bool verify = false;       // check the weights' content
 };
@@ -46,16 +48,16 @@ public:
   std::string_view abi() const noexcept;
   const std::string &modelId() const { return weights.modelId(); }
 
-  /// Keeps of the caches what they have in common with `ids`, but for the last token, whose logits are wanted.
-  /// Returns the number of tokens kept.
+  /// Turns to the cache that is best for the prompt `ids` (see KvCaches::choose) and keeps of it what it has in common
+  /// with that, but for the last token, whose logits are wanted. Returns the number of tokens kept.
   std::size_t keepPrefix(const std::vector<std::int32_t> &ids);
 
-  /// Evaluates tokens behind those in the caches; there must be room. Asks `cancelled` before each evaluation, and
+  /// Evaluates tokens behind those in the cache; there must be room. Asks `cancelled` before each evaluation, and
   /// returns false when it said yes; what was evaluated so far stays.
   bool feed(const std::int32_t *ids, std::size_t count, const std::function<bool()> &cancelled = nullptr);
 
   /// Evaluates as much of `ids` as one evaluation takes, and a token behind it, and forgets them: so that the pages of
-  /// the weights and of all buffers are there, and the threads run. The caches must be empty.
+  /// the weights and of all buffers are there, and the threads run. The cache must be empty.
   void warmUp(const std::vector<std::int32_t> &ids);
 
   /// The logits (vocabulary) of the last token that was fed.
@@ -65,19 +67,23 @@ public:
   void onLogits(std::function<void(const float *)> receiver) { receiveLogits = std::move(receiver); }
 
   std::int64_t vocabSize() const noexcept { return lastLogits.size(2); }
-  std::int64_t contextSize() const noexcept { return kCache.size(2); }
-  /// The tokens that are in the caches, and how many they are.
-  const std::vector<std::int32_t> &ids() const noexcept { return fed; }
-  std::size_t size() const noexcept { return fed.size(); }
-  bool isFull() const noexcept { return static_cast<std::int64_t>(fed.size()) >= contextSize(); }
+  std::int64_t contextSize() const noexcept { return keys().size(2); }
+  const KvCaches &caches() const noexcept { return kvCaches; }
 
-  /// The caches (layer, kv head, position, bytes of a row), for who saves or restores them; adopt says which tokens
-  /// they hold from now on.
-  MemRef<std::int8_t, 4> &keys() noexcept { return kCache; }
-  MemRef<std::int8_t, 4> &values() noexcept { return vCache; }
-  const MemRef<std::int8_t, 4> &keys() const noexcept { return kCache; }
-  const MemRef<std::int8_t, 4> &values() const noexcept { return vCache; }
-  void adopt(std::vector<std::int32_t> ids) { fed = std::move(ids); }
+  // The rest is about the cache that is used now.
+
+  /// The tokens that it holds, and how many they are.
+  const std::vector<std::int32_t> &ids() const noexcept { return kvCaches.current().ids; }
+  std::size_t size() const noexcept { return ids().size(); }
+  bool isFull() const noexcept { return static_cast<std::int64_t>(size()) >= contextSize(); }
+
+  /// Its content (layer, kv head, position, bytes of a row), for who saves or restores it; adopt says which tokens it
+  /// holds from now on.
+  MemRef<std::int8_t, 4> &keys() noexcept { return kvCaches.current().keys; }
+  MemRef<std::int8_t, 4> &values() noexcept { return kvCaches.current().values; }
+  const MemRef<std::int8_t, 4> &keys() const noexcept { return kvCaches.current().keys; }
+  const MemRef<std::int8_t, 4> &values() const noexcept { return kvCaches.current().values; }
+  void adopt(std::vector<std::int32_t> ids) { kvCaches.current().ids = std::move(ids); }
 
 private:
   void evaluate(std::size_t count);
@@ -87,11 +93,10 @@ private:
   MemRef<std::int8_t, 1> base;
   std::string missingText; // why there is no vocabulary; filled while that is loaded
   std::optional<Text> vocabulary;
-  MemRef<std::int8_t, 4> kCache, vCache; // (layer, kv head, position, bytes of a row); the model knows the elements
-  MemRef<std::int64_t, 2> batch;         // (1, ubatch)
-  MemRef<float, 3> lastLogits;           // (1, 1, vocabulary)
-  MemRef<std::int8_t, 1> arena;          // the temporaries of a call
-  std::vector<std::int32_t> fed;         // the tokens that are in the caches
+  KvCaches kvCaches;             // the model knows the elements
+  MemRef<std::int64_t, 2> batch; // (1, ubatch)
+  MemRef<float, 3> lastLogits;   // (1, 1, vocabulary)
+  MemRef<std::int8_t, 1> arena;  // the temporaries of a call
   std::function<void(const float *)> receiveLogits;
 };
 

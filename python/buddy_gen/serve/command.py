@@ -27,6 +27,7 @@ class ServeOptions:
     port: int = 8080
     threads: int = 0  # 0: the CPUs allowed
     context: int | None = None  # 0: the model's longest
+    sessions: int = 4  # conversations that are kept evaluated
     api_key: str | None = None
     max_tokens: int | None = None
     max_body_bytes: int = 4 * 2**20
@@ -46,7 +47,10 @@ def serve_folder(folder: Path, options: ServeOptions) -> None:
     library = find_library(folder)
     with listen(options.host, options.port) as opened:
         engine = LibraryEngine(
-            library, context=-1 if options.context == 0 else options.context or 0, threads=options.threads
+            library,
+            context=-1 if options.context == 0 else options.context or 0,
+            threads=options.threads,
+            sessions=options.sessions,
         )
         settings = Settings(
             model=options.model,
@@ -69,11 +73,16 @@ def _announce(options: ServeOptions, engine: Engine, port: int) -> None:
     if options.api_key is None and not _is_loopback(options.host):
         logging.getLogger("buddy.serve").warning("Everybody who reaches %s can use this server: no --api-key.", host)
     print(
-        f"Serving {options.model} on http://{host}:{port}/v1 with {info.threads} threads and a context of "
-        f"{info.context} tokens. Ctrl-C ends it.",
+        f"Serving {options.model} on http://{host}:{port}/v1 with {_counted(info.threads, 'thread')} and "
+        f"{_counted(info.sessions, 'session')} of {info.context} tokens (each up to "
+        f"{max(1, round(info.session_bytes / 1e6))} MB). Ctrl-C ends it.",
         file=sys.stderr,
         flush=True,
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _is_loopback(host: str) -> bool:

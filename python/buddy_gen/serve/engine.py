@@ -16,10 +16,12 @@ class EngineInfo:
     """A loaded model."""
 
     model_id: str
-    context: int  # positions of the KV cache
+    context: int  # positions of a KV cache
     vocab_size: int
     has_text: bool
     threads: int
+    sessions: int  # KV caches
+    session_bytes: int  # of one that is full
     chat_unavailable: str | None  # why it cannot chat
 
 
@@ -79,7 +81,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished answer; `cached_tokens` of the prompt were in the KV cache already."""
+    """A finished answer; `cached_tokens` of the prompt were in a KV cache already."""
 
     stop: Stop
     prompt_tokens: int

@@ -12,7 +12,7 @@ from buddy_gen.serve.engine import CancelFlag, EngineInfo, Likelihood, Message, 
 
 __all__ = ["LibraryEngine", "find_library"]
 
-_INTERFACE = 1  # BUDDY_LLAMA_INTERFACE
+_INTERFACE = 2  # BUDDY_LLAMA_INTERFACE
 _WEIGHTS = ".weights.safetensors"
 _ROLES = {"system": 0, "user": 1, "assistant": 2}
 _Ids = ctypes.POINTER(ctypes.c_int32)
@@ -26,6 +26,8 @@ class _Info(ctypes.Structure):
         ("vocab_size", ctypes.c_int64),
         ("has_text", ctypes.c_int32),
         ("threads", ctypes.c_int32),
+        ("sessions", ctypes.c_int32),
+        ("session_bytes", ctypes.c_int64),
     ]
 
 
@@ -88,7 +90,7 @@ _MODEL = ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "interface": (ctypes.c_int32, []),
     "error": (ctypes.c_char_p, []),
-    "open": (_MODEL, [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int32]),
+    "open": (_MODEL, [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32]),
     "close": (None, [_MODEL]),
     "describe": (None, [_MODEL, ctypes.POINTER(_Info)]),
     "tokenize": (
@@ -164,19 +166,20 @@ class _Library:
 class LibraryEngine:
     """A model in this process. Python's other threads run while it works."""
 
-    def __init__(self, library: Path, *, context: int = 0, threads: int = 0) -> None:
+    def __init__(self, library: Path, *, context: int = 0, threads: int = 0, sessions: int = 1) -> None:
         """Loads `library` and the files beside it.
 
         Args:
             library: lib<NAME>.so.
-            context: Positions of the KV cache; 0 for the default (at most 4096), -1 for the model's longest.
+            context: Positions of a KV cache; 0 for the default (at most 4096), -1 for the model's longest.
             threads: Threads of the library; 0 for the CPUs that the process may use.
+            sessions: How many conversations stay evaluated, each in a KV cache; 1 to 1024.
 
         Raises:
             BuddyError: Something is missing, damaged, of another model, or not for this machine.
         """
         self._library = _Library(library)
-        self._model: int | None = self._library.open(str(library.parent).encode(), context, threads)
+        self._model: int | None = self._library.open(str(library.parent).encode(), context, threads, sessions)
         if not self._model:
             raise self._library.failure()
         info = _Info()
@@ -188,6 +191,8 @@ class LibraryEngine:
             vocab_size=info.vocab_size,
             has_text=bool(info.has_text),
             threads=info.threads,
+            sessions=info.sessions,
+            session_bytes=info.session_bytes,
             chat_unavailable=None if reason is None else reason.decode("utf-8", "replace"),
         )
 

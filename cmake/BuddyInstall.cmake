@@ -21,6 +21,7 @@ install(
   FILES
     "${CMAKE_BINARY_DIR}/BuddyConfig.cmake"
     "${CMAKE_BINARY_DIR}/BuddyConfigVersion.cmake"
+    "${PROJECT_SOURCE_DIR}/cmake/BuddyChoices.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/BuddyToolchain.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/BuddyModel.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/BuddyStage.cmake"

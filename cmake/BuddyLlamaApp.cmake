@@ -15,25 +15,34 @@ set(BUDDY_LLAMA_LIBRARY_SOURCES Library.cpp)
 # the folder of <name>_config.h. The program finds the model's files in its own folder. It is compiled for the
 # baseline of its architecture, so that it can say so when a CPU lacks what the generated code needs.
 function(buddy_add_llama_app target)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "MODEL" "")
+  _buddy_llama_model(buddy_add_llama_app ${ARGV})
+  list(TRANSFORM BUDDY_LLAMA_PROGRAM_SOURCES PREPEND "${BUDDY_LLAMA_APP_DIR}/" OUTPUT_VARIABLE sources)
+  add_executable(${target} ${sources})
+  _buddy_add_llama_engine(${target} ${model})
+endfunction()
+
+# Checks the arguments <target> MODEL <name> of `function`, and gives the name to its caller as `model`.
+function(_buddy_llama_model function target)
+  cmake_parse_arguments(PARSE_ARGV 2 ARG "" "MODEL" "")
   if(NOT ARG_MODEL OR ARG_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "buddy_add_llama_app(${target} MODEL name): MODEL is missing, or too much is given.")
+    message(FATAL_ERROR "${function}(${target} MODEL name): MODEL is missing, or too much is given.")
   endif()
   if(NOT TARGET buddy_model_${ARG_MODEL})
     message(
       FATAL_ERROR
-      "buddy_add_llama_app(${target} MODEL ${ARG_MODEL}): there is no such model; call buddy_add_model(${ARG_MODEL} ...) first."
+      "${function}(${target} MODEL ${ARG_MODEL}): there is no such model; call buddy_add_model(${ARG_MODEL} ...) first."
     )
   endif()
+  set(model "${ARG_MODEL}" PARENT_SCOPE)
+endfunction()
+
+# Adds to a program or library all that runs the model, which it knows by its config header.
+function(_buddy_add_llama_engine target model)
   _buddy_add_llama_app_library()
-  set(sources ${BUDDY_LLAMA_ENGINE_SOURCES} ${BUDDY_LLAMA_PROGRAM_SOURCES})
-  list(TRANSFORM sources PREPEND "${BUDDY_LLAMA_APP_DIR}/")
-  add_executable(${target} ${sources})
-  target_compile_definitions(
-    ${target}
-    PRIVATE BUDDY_MODEL=${ARG_MODEL} BUDDY_MODEL_CONFIG_HEADER="${ARG_MODEL}_config.h"
-  )
-  target_link_libraries(${target} PRIVATE buddy_llama_app buddy_model_${ARG_MODEL} buddy::runtime m)
+  list(TRANSFORM BUDDY_LLAMA_ENGINE_SOURCES PREPEND "${BUDDY_LLAMA_APP_DIR}/" OUTPUT_VARIABLE sources)
+  target_sources(${target} PRIVATE ${sources})
+  target_compile_definitions(${target} PRIVATE BUDDY_MODEL=${model} BUDDY_MODEL_CONFIG_HEADER="${model}_config.h")
+  target_link_libraries(${target} PRIVATE buddy_llama_app buddy_model_${model} buddy::runtime m)
   # The folder runs as it is, on machines with another compiler's libraries or none.
   target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
 endfunction()
@@ -60,25 +69,15 @@ endfunction()
 # beside the programs, and whoever opens it names the folder with the model's files. It shows nothing but that
 # interface: its run time must not meet another OpenMP of the process.
 function(buddy_add_llama_library target)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "MODEL" "")
-  if(NOT ARG_MODEL OR ARG_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "buddy_add_llama_library(${target} MODEL name): MODEL is missing, or too much is given.")
-  endif()
-  if(NOT TARGET buddy_model_${ARG_MODEL})
-    message(
-      FATAL_ERROR
-      "buddy_add_llama_library(${target} MODEL ${ARG_MODEL}): there is no such model; call buddy_add_model(${ARG_MODEL} ...) first."
-    )
-  endif()
-  _buddy_add_llama_app_library()
-  set(sources ${BUDDY_LLAMA_ENGINE_SOURCES} ${BUDDY_LLAMA_LIBRARY_SOURCES})
-  list(TRANSFORM sources PREPEND "${BUDDY_LLAMA_APP_DIR}/")
+  _buddy_llama_model(buddy_add_llama_library ${ARGV})
+  list(TRANSFORM BUDDY_LLAMA_LIBRARY_SOURCES PREPEND "${BUDDY_LLAMA_APP_DIR}/" OUTPUT_VARIABLE sources)
   add_library(${target} SHARED ${sources})
+  _buddy_add_llama_engine(${target} ${model})
   set(exports "${BUDDY_LLAMA_APP_DIR}/Library.map")
   set_target_properties(
     ${target}
     PROPERTIES
-      OUTPUT_NAME ${ARG_MODEL}
+      OUTPUT_NAME ${model}
       NO_SONAME ON
       CXX_VISIBILITY_PRESET hidden
       VISIBILITY_INLINES_HIDDEN ON
@@ -87,17 +86,8 @@ function(buddy_add_llama_library target)
   if(CMAKE_RUNTIME_OUTPUT_DIRECTORY)
     set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
   endif()
-  target_compile_definitions(
-    ${target}
-    PRIVATE BUDDY_MODEL=${ARG_MODEL} BUDDY_MODEL_CONFIG_HEADER="${ARG_MODEL}_config.h"
-  )
-  target_link_libraries(${target} PRIVATE buddy_llama_app buddy_model_${ARG_MODEL} buddy::runtime m)
   target_link_options(
     ${target}
-    PRIVATE
-      -static-libstdc++
-      -static-libgcc
-      "LINKER:--version-script=${exports}"
-      "$<$<NOT:$<BOOL:${BUDDY_SANITIZE}>>:LINKER:-z,defs>"
+    PRIVATE "LINKER:--version-script=${exports}" "$<$<NOT:$<BOOL:${BUDDY_SANITIZE}>>:LINKER:-z,defs>"
   )
 endfunction()

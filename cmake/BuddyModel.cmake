@@ -3,6 +3,7 @@
 # that this model has and buddy_finish_model() once. The table of stages is in buddy_add_module() and nowhere else.
 include_guard(GLOBAL)
 
+include(BuddyChoices)
 include(BuddyToolchain)
 
 # BUDDY_PACKAGE_PATH: the folder that holds the package buddy_gen, when BUDDY_PYTHON does not find it by itself.
@@ -38,6 +39,9 @@ function(buddy_add_model name)
       "buddy_add_model(${name} MODEL path ...): MODEL is missing, or '${ARG_UNPARSED_ARGUMENTS}' is unknown."
     )
   endif()
+  foreach(option IN ITEMS DTYPE GROUP KV_DTYPE)
+    buddy_check_choice("buddy_add_model(${name} ...): ${option}" "${ARG_${option}}" ${BUDDY_${option}S})
+  endforeach()
   foreach(
     default
     IN

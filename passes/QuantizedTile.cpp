@@ -8,6 +8,7 @@
 #include "QuantizedTile.h"
 #include "IntegerDot.h"
 #include "QuantizedInput.h"
+#include "QuantizedPanel.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
@@ -19,28 +20,33 @@ using namespace mlir::buddy;
 
 namespace {
 
-/// Products (of one vector each) that are written one after the other before a loop takes over.
+/// Products (of one vector each) that are written one after the other before a
+/// loop takes over.
 constexpr int64_t longestUnrolled = 256;
 
 class QuantizedTile : public TileKernel {
 public:
-  QuantizedTile(const PackedContraction &packed, const QuantizedContraction &contraction, const Target &target)
-      : packed(packed), contraction(contraction), b(packed.op->getContext()), loc(packed.op->getLoc()) {
+  QuantizedTile(const PackedContraction &packed,
+                const QuantizedContraction &contraction, const Target &target)
+      : TileKernel(packed.op), packed(packed), contraction(contraction) {
     int64_t panel = contraction.panelWidth();
     bool isInteger = contraction.hasIntegerActivations();
-    lanes = isInteger ? integerDotLanes(target) : std::max<int64_t>(1, target.vectorBits / 32);
+    lanes = isInteger ? integerDotLanes(target)
+                      : std::max<int64_t>(1, target.vectorBits / 32);
     while (panel % lanes != 0)
       lanes /= 2;
     if (isInteger)
-      dot = makeIntegerDot(target.int8Dot, contraction.nibbles, contraction.hasWideActivations(), lanes);
+      dot = makeIntegerDot(target.int8Dot, contraction.nibbles,
+                           contraction.hasWideActivations(), lanes);
     sumType = VectorType::get(lanes, b.getF32Type());
     wordType = VectorType::get(lanes, b.getI32Type());
     int64_t vectors = panel / lanes;
     columns = vectors <= 4 ? vectors : vectors % 2 == 0 ? 2 : 1;
-    // Sums of a group in registers, beside the weights and the activations that meet.
+    // Sums of a group in registers, beside the weights and the activations that
+    // meet.
     int64_t sums = target.registers >= 32 ? 24 : 8;
     fullRows = std::max<int64_t>(1, sums / columns);
-    halfIsNative = target.int8Dot != Int8Dot::none && target.int8Dot != Int8Dot::ssse3;
+    weights.emplace(contraction, dot.get(), lanes, target);
   }
 
   int64_t tileRows() const override { return fullRows; }
@@ -48,27 +54,32 @@ public:
   int64_t rowBytes() const override {
     if (!dot)
       return contraction.depth() * 4;
-    return contraction.depth() * (dot->takesPairs() || contraction.hasWideActivations() ? 2 : 1);
+    return contraction.depth() *
+           (dot->takesPairs() || contraction.hasWideActivations() ? 2 : 1);
   }
 
   void prepare(OpBuilder &builder, Location location) override {
-    b.setInsertionPoint(builder.getInsertionBlock(), builder.getInsertionPoint());
-    loc = location;
-    // (p, g, byte): the integers of a block follow each other.
-    bytes = memref::CollapseShapeOp::create(b, loc, contraction.w, ArrayRef<ReassociationIndices>{{0}, {1}, {2, 3, 4}});
-    input = QuantizedInput(b, loc, contraction, contraction.zero + (dot ? dot->bias() : 0), dot && dot->takesPairs());
+    moveTo(builder, location);
+    weights->prepare(b, loc);
+    input = QuantizedInput(b, loc, contraction,
+                           contraction.zero + (dot ? dot->bias() : 0),
+                           dot && dot->takesPairs());
   }
 
-  void fetchAhead(Value index, Value shift) override {
-    aheadIndex = index;
-    aheadShift = shift;
+  int64_t scratchBytes() const override { return weights->unpackedBytes(); }
+
+  void preparePanel(OpBuilder &builder, Location location, Value panel,
+                    Value scratch) override {
+    if (scratchBytes() != 0)
+      weights->unpack(builder, location, panel, scratch);
   }
 
-  void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel) override {
-    b.setInsertionPoint(builder.getInsertionBlock(), builder.getInsertionPoint());
-    loc = location;
+  void emit(OpBuilder &builder, Location location, int64_t rows, Value row,
+            Value panel) override {
+    moveTo(builder, location);
     firstLineAhead = rows > 1 && aheadIndex ? firstLine() : Value();
-    for (int64_t first = 0; first < contraction.panelWidth() / lanes; first += columns)
+    for (int64_t first = 0; first < contraction.panelWidth() / lanes;
+         first += columns)
       emitColumns({rows, row, panel, first});
   }
 
@@ -82,58 +93,60 @@ private:
 
   PackedContraction packed;
   QuantizedContraction contraction;
-  OpBuilder b;
-  Location loc;
   std::unique_ptr<IntegerDot> dot; ///< null for activations in f32
   int64_t lanes, columns, fullRows;
-  bool halfIsNative; ///< the target widens vectors of f16 by an instruction
   VectorType sumType, wordType;
-  Value bytes; ///< of the weights: P x G x the integers of a block
+  std::optional<QuantizedPanel> weights;
   QuantizedInput input;
-  Value aheadIndex, aheadShift; ///< as fetchAhead says
-  Value firstLineAhead;         ///< where this tile fetches, in lines from its panel's first one; null: nowhere
+  Value firstLineAhead; ///< where this tile fetches, in lines from its panel's
+                        ///< first one; null: nowhere
 
-  template <typename Body> void at(OpBuilder &nested, Body body) {
-    OpBuilder::InsertionGuard guard(b);
-    b.setInsertionPoint(nested.getInsertionBlock(), nested.getInsertionPoint());
-    body();
-  }
-
-  Value constant(int64_t value) { return arith::ConstantIndexOp::create(b, loc, value); }
-  Value add(Value lhs, int64_t rhs) { return rhs == 0 ? lhs : b.createOrFold<arith::AddIOp>(loc, lhs, constant(rhs)); }
   Value splat(VectorType type, Attribute value) {
-    return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, value));
+    return arith::ConstantOp::create(b, loc,
+                                     DenseElementsAttr::get(type, value));
   }
   Value broadcast(Value scalar) {
-    return vector::BroadcastOp::create(b, loc, VectorType::get(lanes, scalar.getType()), scalar);
+    return vector::BroadcastOp::create(
+        b, loc, VectorType::get(lanes, scalar.getType()), scalar);
   }
-  Value load(Value buffer, ValueRange indices) { return memref::LoadOp::create(b, loc, buffer, indices); }
+  Value load(Value buffer, ValueRange indices) {
+    return memref::LoadOp::create(b, loc, buffer, indices);
+  }
 
   /// A loop from 0 to `count` that carries `values`.
-  SmallVector<Value> loop(int64_t count, int64_t step, ArrayRef<Value> values,
-                          function_ref<void(Value, MutableArrayRef<Value>)> body) {
-    auto loop = scf::ForOp::create(b, loc, constant(0), constant(count), constant(step), values,
-                                   [&](OpBuilder &nested, Location, Value i, ValueRange carried) {
-                                     SmallVector<Value> next(carried);
-                                     at(nested, [&] { body(i, next); });
-                                     scf::YieldOp::create(nested, loc, next);
-                                   });
+  SmallVector<Value>
+  loop(int64_t count, int64_t step, ArrayRef<Value> values,
+       function_ref<void(Value, MutableArrayRef<Value>)> body) {
+    auto loop = scf::ForOp::create(
+        b, loc, constant(0), constant(count), constant(step), values,
+        [&](OpBuilder &nested, Location, Value i, ValueRange carried) {
+          SmallVector<Value> next(carried);
+          at(nested, [&] { body(i, next); });
+          scf::YieldOp::create(nested, loc, next);
+        });
     return SmallVector<Value>(loop.getResults());
   }
 
   void emitColumns(const Tile &tile) {
-    SmallVector<Value> zeros(tile.rows * columns, splat(sumType, b.getF32FloatAttr(0)));
-    SmallVector<Value> sums = loop(contraction.groups(), 1, zeros, [&](Value group, MutableArrayRef<Value> carried) {
-      if (firstLineAhead && tile.first == 0)
-        fetchLines(tile.panel, group);
-      addGroup(tile, group, carried);
-    });
+    SmallVector<Value> zeros(tile.rows * columns,
+                             splat(sumType, b.getF32FloatAttr(0)));
+    SmallVector<Value> sums =
+        loop(contraction.groups(), 1, zeros,
+             [&](Value group, MutableArrayRef<Value> carried) {
+               if (firstLineAhead && tile.first == 0)
+                 fetchLines(tile.panel, group);
+               addGroup(tile, group, carried);
+             });
     for (int64_t r = 0; r < tile.rows; ++r)
       for (int64_t v = 0; v < columns; ++v) {
-        SmallVector<Value> indices = {add(tile.row, r), tile.panel, constant((tile.first + v) * lanes)};
+        SmallVector<Value> indices = {add(tile.row, r), tile.panel,
+                                      constant((tile.first + v) * lanes)};
         Value sum = sums[r * columns + v];
         if (!packed.zeroFill)
-          sum = arith::AddFOp::create(b, loc, vector::LoadOp::create(b, loc, sumType, contraction.c, indices), sum);
+          sum = arith::AddFOp::create(
+              b, loc,
+              vector::LoadOp::create(b, loc, sumType, contraction.c, indices),
+              sum);
         vector::StoreOp::create(b, loc, sum, contraction.c, indices);
       }
   }
@@ -143,15 +156,17 @@ private:
     SmallVector<Value> products = groupProducts(tile, group);
     SmallVector<Value> scales, minima;
     for (int64_t v = 0; v < columns; ++v) {
-      SmallVector<Value> indices = {tile.panel, group, constant((tile.first + v) * lanes)};
-      scales.push_back(loadHalves(contraction.scale, indices));
+      scales.push_back(
+          weights->scale(b, loc, tile.panel, group, tile.first + v));
       if (contraction.minimum)
-        minima.push_back(loadHalves(contraction.minimum, indices));
+        minima.push_back(
+            weights->minimum(b, loc, tile.panel, group, tile.first + v));
     }
     for (int64_t r = 0; r < tile.rows; ++r) {
       SmallVector<Value> place = {add(tile.row, r), group};
       Value aScale = dot ? broadcast(load(contraction.aScale, place)) : Value();
-      Value aSum = contraction.minimum ? broadcast(load(input.sums, place)) : Value();
+      Value aSum =
+          contraction.minimum ? broadcast(load(input.sums, place)) : Value();
       for (int64_t v = 0; v < columns; ++v) {
         Value &sum = sums[r * columns + v];
         Value product = products[r * columns + v], scale = scales[v];
@@ -166,31 +181,16 @@ private:
     }
   }
 
-  Value loadHalves(Value buffer, ValueRange indices) {
-    Value halves = vector::LoadOp::create(b, loc, VectorType::get(lanes, b.getF16Type()), buffer, indices);
-    if (halfIsNative)
-      return arith::ExtFOp::create(b, loc, sumType, halves);
-    // Exponent and fraction move to their places in f32, and a multiplication corrects the exponent, of subnormal
-    // numbers too: f = 2^112 * f32((h & 0x7fff) << 13), with the sign of h.
-    auto number = [&](int64_t value) { return splat(wordType, b.getI32IntegerAttr(value)); };
-    Value bits = vector::BitCastOp::create(b, loc, VectorType::get(lanes, b.getI16Type()), halves);
-    bits = arith::ExtUIOp::create(b, loc, wordType, bits);
-    Value magnitude = arith::AndIOp::create(b, loc, bits, number(0x7fff));
-    magnitude = arith::ShLIOp::create(b, loc, magnitude, number(13));
-    magnitude = vector::BitCastOp::create(b, loc, sumType, magnitude);
-    magnitude = arith::MulFOp::create(b, loc, magnitude, splat(sumType, b.getF32FloatAttr(0x1p112f)));
-    Value sign = arith::ShLIOp::create(b, loc, arith::AndIOp::create(b, loc, bits, number(0x8000)), number(16));
-    magnitude = vector::BitCastOp::create(b, loc, wordType, magnitude);
-    return vector::BitCastOp::create(b, loc, sumType, arith::OrIOp::create(b, loc, magnitude, sign));
-  }
-
-  /// sum_k a[m, g, k] * (integer(w[p, g, k, j]) - zero), as integers if the activations are.
+  /// sum_k a[m, g, k] * (integer(w[p, g, k, j]) - zero), as integers if the
+  /// activations are.
   SmallVector<Value> groupProducts(const Tile &tile, Value group) {
     VectorType type = dot ? wordType : sumType;
     SmallVector<Value> products;
     for (int64_t r = 0; r < tile.rows; ++r) {
-      Value start = input.offsets ? broadcast(load(input.offsets, {add(tile.row, r), group}))
-                                  : splat(type, b.getZeroAttr(type.getElementType()));
+      Value start =
+          input.offsets
+              ? broadcast(load(input.offsets, {add(tile.row, r), group}))
+              : splat(type, b.getZeroAttr(type.getElementType()));
       products.append(columns, start);
     }
     int64_t quads = contraction.quads();
@@ -200,7 +200,8 @@ private:
     }
     // Narrow sums hold a whole group.
     auto narrowType = VectorType::get(2 * lanes, b.getI16Type());
-    SmallVector<Value> narrow(products.size(), splat(narrowType, b.getI16IntegerAttr(0)));
+    SmallVector<Value> narrow(products.size(),
+                              splat(narrowType, b.getI16IntegerAttr(0)));
     addQuads(tile, group, narrow);
     for (auto [product, sum] : llvm::zip_equal(products, narrow))
       product = arith::AddIOp::create(b, loc, product, dot->widen(b, loc, sum));
@@ -210,25 +211,31 @@ private:
   /// sums += the products of all quads of a group.
   void addQuads(const Tile &tile, Value group, SmallVector<Value> &sums) {
     int64_t quads = contraction.quads();
-    int64_t perQuad = tile.rows * columns * contraction.halves() * (dot ? 1 : 4);
+    int64_t perQuad =
+        tile.rows * columns * contraction.halves() * (dot ? 1 : 4);
     int64_t unroll = std::clamp<int64_t>(longestUnrolled / perQuad, 1, quads);
-    // LLVM would order the additions of a long body anew, one sum after the other, and spill what they share.
+    // LLVM would order the additions of a long body anew, one sum after the
+    // other, and spill what they share.
     if (dot && !dot->isFused() && tile.rows > 1)
       unroll = 1;
     int64_t looped = unroll == quads ? 0 : quads - quads % unroll;
     if (looped != 0)
-      sums = loop(looped, unroll, sums, [&](Value quad, MutableArrayRef<Value> carried) {
-        for (int64_t i = 0; i < unroll; ++i)
-          addQuad(tile, group, add(quad, i), carried);
-      });
+      sums = loop(looped, unroll, sums,
+                  [&](Value quad, MutableArrayRef<Value> carried) {
+                    for (int64_t i = 0; i < unroll; ++i)
+                      addQuad(tile, group, add(quad, i), carried);
+                  });
     for (int64_t quad = looped; quad < quads; ++quad)
       addQuad(tile, group, constant(quad), sums);
   }
 
-  void addQuad(const Tile &tile, Value group, Value quad, MutableArrayRef<Value> sums) {
+  void addQuad(const Tile &tile, Value group, Value quad,
+               MutableArrayRef<Value> sums) {
     if (!dot)
       return addQuadOfFloats(tile, group, quad, sums);
-    SmallVector<SmallVector<QuadFactor>> factors = weightFactors(tile, group, quad);
+    prefetchQuad(tile, group, quad);
+    SmallVector<SmallVector<QuadFactor>> factors =
+        weights->factors(b, loc, tile.panel, group, quad, tile.first, columns);
     if (sums.front().getType() != wordType || dot->narrowCapacity() == 0)
       return multiplyAdd(tile, group, quad, factors, sums);
     // Narrow sums hold a quad, not a group.
@@ -238,27 +245,10 @@ private:
       sum = arith::AddIOp::create(b, loc, sum, dot->widen(b, loc, part));
   }
 
-  /// The integers of a quad of the panel's rows, one vector of bytes for each of the tile's columns.
-  SmallVector<Value> loadQuad(const Tile &tile, Value group, Value quad) {
-    auto type = VectorType::get(4 * lanes, b.getI8Type());
-    Value start = b.createOrFold<arith::MulIOp>(loc, quad, constant(4 * contraction.panelWidth()));
-    SmallVector<Value> loaded;
-    for (int64_t v = 0; v < columns; ++v) {
-      Value place = add(start, 4 * (tile.first + v) * lanes);
-      prefetch(tile, group, place);
-      loaded.push_back(vector::LoadOp::create(b, loc, type, bytes, ValueRange{tile.panel, group, place}));
-    }
-    return loaded;
-  }
-
   static constexpr int64_t lineBytes = 64;
 
-  /// Lines of a block, rounded up.
   int64_t blockLines() const {
-    SmallVector<int64_t> strides;
-    int64_t offset;
-    (void)cast<MemRefType>(contraction.w.getType()).getStridesAndOffset(strides, offset);
-    return llvm::divideCeil(strides[1], lineBytes);
+    return llvm::divideCeil(weights->blockBytes(), lineBytes);
   }
 
   /// Several tiles that go over a panel share the fetching of the next one.
@@ -268,63 +258,72 @@ private:
     return add(arith::MulIOp::create(b, loc, aheadIndex, share), lines);
   }
 
-  /// Fetches this tile's part of as many lines as a block has. A tile that is alone is fed well enough by the hardware.
+  /// Fetches this tile's part of as many lines as a block has. A tile that is
+  /// alone is fed well enough by the hardware.
   void fetchLines(Value panel, Value group) {
     Value lines = constant(blockLines());
     Value from = arith::MulIOp::create(b, loc, group, lines);
     Value to = arith::AddIOp::create(b, loc, from, lines);
     from = arith::ShRUIOp::create(b, loc, from, aheadShift);
     to = arith::ShRUIOp::create(b, loc, to, aheadShift);
-    Value isAlone = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, aheadShift, constant(0));
+    Value isAlone = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq,
+                                          aheadShift, constant(0));
     to = arith::SelectOp::create(b, loc, isAlone, from, to);
-    scf::ForOp::create(b, loc, from, to, constant(1), ValueRange(),
-                       [&](OpBuilder &nested, Location, Value line, ValueRange) {
-                         at(nested, [&] {
-                           line = arith::AddIOp::create(b, loc, line, firstLineAhead);
-                           Value place = arith::MulIOp::create(b, loc, line, constant(lineBytes));
-                           memref::PrefetchOp::create(b, loc, bytes, ValueRange{panel, constant(0), place},
-                                                      /*isWrite=*/false, /*localityHint=*/2, /*isDataCache=*/true);
-                         });
-                         scf::YieldOp::create(nested, loc);
-                       });
+    scf::ForOp::create(
+        b, loc, from, to, constant(1), ValueRange(),
+        [&](OpBuilder &nested, Location, Value line, ValueRange) {
+          at(nested, [&] {
+            line = arith::AddIOp::create(b, loc, line, firstLineAhead);
+            Value place =
+                arith::MulIOp::create(b, loc, line, constant(lineBytes));
+            weights->prefetch(b, loc, panel, constant(0), place,
+                              /*locality=*/2);
+          });
+          scf::YieldOp::create(nested, loc);
+        });
   }
 
-  /// A single row reads each byte once, and too few lines are on their way without help. Past the end of a block this
-  /// is the next one.
-  void prefetch(const Tile &tile, Value group, Value place) {
+  /// A single row reads each byte once, and too few lines are on their way
+  /// without help.
+  void prefetchQuad(const Tile &tile, Value group, Value quad) {
     constexpr int64_t distance = 4096;
-    if (tile.rows == 1)
-      memref::PrefetchOp::create(b, loc, bytes, ValueRange{tile.panel, group, add(place, distance)}, /*isWrite=*/false,
-                                 /*localityHint=*/3, /*isDataCache=*/true);
+    if (tile.rows > 1)
+      return;
+    Value start = b.createOrFold<arith::MulIOp>(
+        loc, quad, constant(4 * contraction.panelWidth()));
+    for (int64_t v = tile.first; v < tile.first + columns; ++v)
+      weights->prefetch(b, loc, tile.panel, group,
+                        add(start, 4 * v * lanes + distance), /*locality=*/3);
   }
 
-  /// The factors of a quad; each for all columns.
-  SmallVector<SmallVector<QuadFactor>> weightFactors(const Tile &tile, Value group, Value quad) {
-    SmallVector<SmallVector<QuadFactor>> factors;
-    for (Value loaded : loadQuad(tile, group, quad))
-      for (auto [number, factor] : llvm::enumerate(dot->factors(b, loc, loaded))) {
-        if (number == factors.size())
-          factors.emplace_back();
-        factors[number].push_back(factor);
-      }
-    return factors;
-  }
-
-  /// All products of a row, one after the other, so that few of them wait to be added.
-  void multiplyAdd(const Tile &tile, Value group, Value quad, ArrayRef<SmallVector<QuadFactor>> factors,
+  /// sums += the products of a quad.
+  void multiplyAdd(const Tile &tile, Value group, Value quad,
+                   ArrayRef<SmallVector<QuadFactor>> factors,
                    MutableArrayRef<Value> sums) {
-    int64_t quads = contraction.quads();
-    Value first = b.createOrFold<arith::MulIOp>(loc, group, constant(contraction.halves() * quads));
+    Value first = b.createOrFold<arith::MulIOp>(
+        loc, group, constant(contraction.halves() * contraction.quads()));
     first = b.createOrFold<arith::AddIOp>(loc, first, quad);
-    for (int64_t r = 0; r < tile.rows; ++r)
-      for (const SmallVector<QuadFactor> &columnFactors : factors) {
-        Value place = add(first, columnFactors.front().half * quads);
-        Value word = broadcast(loadWord(columnFactors.front().word, add(tile.row, r), place));
-        for (int64_t v = 0; v < columns; ++v) {
-          Value &sum = sums[r * columns + v];
-          sum = dot->multiplyAdd(b, loc, sum, columnFactors[v].weights, word);
-        }
+    auto rowProducts = [&](int64_t r, const SmallVector<QuadFactor> &factor) {
+      Value place = add(first, factor.front().half * contraction.quads());
+      Value word =
+          broadcast(loadWord(factor.front().word, add(tile.row, r), place));
+      for (int64_t v = 0; v < columns; ++v) {
+        Value &sum = sums[r * columns + v];
+        sum = dot->multiplyAdd(b, loc, sum, factor[v].weights, word);
       }
+    };
+    if (dot->isFused()) {
+      // One factor for all rows, so that few vectors of weights are alive.
+      for (const SmallVector<QuadFactor> &factor : factors)
+        for (int64_t r = 0; r < tile.rows; ++r)
+          rowProducts(r, factor);
+      return;
+    }
+    // All products of a row, one after the other, so that few of them wait to
+    // be added.
+    for (int64_t r = 0; r < tile.rows; ++r)
+      for (const SmallVector<QuadFactor> &factor : factors)
+        rowProducts(r, factor);
   }
 
   Value loadWord(QuadWord word, Value row, Value quad) {
@@ -333,33 +332,44 @@ private:
     if (word < QuadWord::place0) {
       Value first = b.createOrFold<arith::MulIOp>(loc, quad, constant(2));
       Value pair =
-          vector::LoadOp::create(b, loc, VectorType::get(2, b.getI16Type()), input.words(word), ValueRange{row, first});
-      Value whole = vector::BitCastOp::create(b, loc, VectorType::get(1, b.getI32Type()), pair);
+          vector::LoadOp::create(b, loc, VectorType::get(2, b.getI16Type()),
+                                 input.words(word), ValueRange{row, first});
+      Value whole = vector::BitCastOp::create(
+          b, loc, VectorType::get(1, b.getI32Type()), pair);
       return vector::ExtractOp::create(b, loc, whole, 0);
     }
     Value first = b.createOrFold<arith::MulIOp>(loc, quad, constant(4));
-    int64_t place = static_cast<int64_t>(word) - static_cast<int64_t>(QuadWord::place0);
-    return arith::ExtSIOp::create(b, loc, b.getI32Type(), load(input.integers, {row, add(first, place)}));
+    int64_t place =
+        static_cast<int64_t>(word) - static_cast<int64_t>(QuadWord::place0);
+    return arith::ExtSIOp::create(
+        b, loc, b.getI32Type(), load(input.integers, {row, add(first, place)}));
   }
 
-  void addQuadOfFloats(const Tile &tile, Value group, Value quad, MutableArrayRef<Value> products) {
+  void addQuadOfFloats(const Tile &tile, Value group, Value quad,
+                       MutableArrayRef<Value> products) {
+    prefetchQuad(tile, group, quad);
     SmallVector<Value> words;
-    for (Value loaded : loadQuad(tile, group, quad))
-      words.push_back(vector::BitCastOp::create(b, loc, wordType, loaded));
+    for (int64_t v = tile.first; v < tile.first + columns; ++v) {
+      Value stored = weights->storedQuad(b, loc, tile.panel, group, quad, v);
+      words.push_back(vector::BitCastOp::create(b, loc, wordType, stored));
+    }
     for (int64_t half = 0; half < contraction.halves(); ++half)
       for (int64_t place = 0; place < 4; ++place) {
-        SmallVector<Value> weights;
+        SmallVector<Value> factors;
         for (Value word : words)
-          weights.push_back(
-              arith::SIToFPOp::create(b, loc, sumType, integerOfQuad(b, loc, word, contraction.nibbles, half, place)));
+          factors.push_back(arith::SIToFPOp::create(
+              b, loc, sumType,
+              integerOfQuad(b, loc, word, contraction.nibbles, half, place)));
         for (int64_t r = 0; r < tile.rows; ++r) {
-          SmallVector<Value> indices = {add(tile.row, r), group, quad, constant(place)};
+          SmallVector<Value> indices = {add(tile.row, r), group, quad,
+                                        constant(place)};
           if (contraction.nibbles)
             indices.insert(indices.begin() + 2, constant(half));
           Value activation = broadcast(load(contraction.a, indices));
           for (int64_t v = 0; v < columns; ++v) {
             Value &product = products[r * columns + v];
-            product = vector::FMAOp::create(b, loc, weights[v], activation, product);
+            product =
+                vector::FMAOp::create(b, loc, factors[v], activation, product);
           }
         }
       }
@@ -368,8 +378,9 @@ private:
 
 } // namespace
 
-std::unique_ptr<TileKernel> mlir::buddy::makeQuantizedTile(const PackedContraction &packed,
-                                                           const QuantizedContraction &contraction,
-                                                           const Target &target) {
+std::unique_ptr<TileKernel>
+mlir::buddy::makeQuantizedTile(const PackedContraction &packed,
+                               const QuantizedContraction &contraction,
+                               const Target &target) {
   return std::make_unique<QuantizedTile>(packed, contraction, target);
 }

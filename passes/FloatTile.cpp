@@ -20,11 +20,9 @@ namespace {
 class FloatTile : public TileKernel {
 public:
   FloatTile(PackedContraction contraction, const Target &target)
-      : TileKernel(contraction.op), contraction(contraction),
-        fullRows(target.tileRows),
+      : TileKernel(contraction.op), contraction(contraction), fullRows(target.tileRows),
         element(cast<MemRefType>(contraction.c.getType()).getElementType()),
-        weightElement(
-            cast<MemRefType>(contraction.w.getType()).getElementType()) {
+        weightElement(cast<MemRefType>(contraction.w.getType()).getElementType()) {
     int64_t panel = contraction.panelWidth();
     int64_t lanes = target.lanes(element);
     while (panel % lanes != 0)
@@ -40,13 +38,10 @@ public:
 
   int64_t rowBytes() const override {
     int64_t depth = cast<MemRefType>(contraction.a.getType()).getDimSize(1);
-    return ShapedType::isDynamic(depth)
-               ? 0
-               : depth * element.getIntOrFloatBitWidth() / 8;
+    return ShapedType::isDynamic(depth) ? 0 : depth * element.getIntOrFloatBitWidth() / 8;
   }
 
-  void emit(OpBuilder &builder, Location location, int64_t rows, Value row,
-            Value panel) override {
+  void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel) override {
     moveTo(builder, location);
     aheadRow = aheadIndex ? firstRowAhead() : Value();
     for (int64_t first = 0; first < vectors; first += group)
@@ -64,9 +59,7 @@ private:
   int64_t vectors; ///< per panel
   int64_t group;   ///< vectors of a panel that a tile covers
 
-  Value size(Value buffer, int64_t dim) {
-    return b.createOrFold<memref::DimOp>(loc, buffer, dim);
-  }
+  Value size(Value buffer, int64_t dim) { return b.createOrFold<memref::DimOp>(loc, buffer, dim); }
 
   /// C[row .. row + rows, panel, first .. first + group vectors], all of K in
   /// registers.
@@ -81,71 +74,58 @@ private:
     int64_t unroll = std::max<int64_t>(sets, perSet > 12 ? 2 : 4);
 
     Value depth = size(contraction.w, 1);
-    int64_t staticDepth =
-        cast<MemRefType>(contraction.w.getType()).getDimSize(1);
-    Value zero = arith::ConstantOp::create(b, loc, vectorType,
-                                           b.getZeroAttr(vectorType));
+    int64_t staticDepth = cast<MemRefType>(contraction.w.getType()).getDimSize(1);
+    Value zero = arith::ConstantOp::create(b, loc, vectorType, b.getZeroAttr(vectorType));
     SmallVector<Value> sums(sets * perSet, zero);
     Value mainEnd = depth;
-    bool hasTail =
-        ShapedType::isDynamic(staticDepth) || staticDepth % unroll != 0;
+    bool hasTail = ShapedType::isDynamic(staticDepth) || staticDepth % unroll != 0;
     if (hasTail) {
       Value rest = b.createOrFold<arith::RemUIOp>(loc, depth, constant(unroll));
       mainEnd = b.createOrFold<arith::SubIOp>(loc, depth, rest);
     }
-    auto main = scf::ForOp::create(
-        b, loc, constant(0), mainEnd, constant(unroll), sums,
-        [&](OpBuilder &nested, Location, Value k, ValueRange carried) {
-          SmallVector<Value> next(carried);
-          at(nested, [&] {
-            for (int64_t u = 0; u < unroll; ++u)
-              multiplyAdd(
-                  MutableArrayRef(next).slice((u % sets) * perSet, perSet),
-                  rows, row, panel, first, add(k, u));
-          });
-          scf::YieldOp::create(nested, loc, next);
-        });
+    auto main = scf::ForOp::create(b, loc, constant(0), mainEnd, constant(unroll), sums,
+                                   [&](OpBuilder &nested, Location, Value k, ValueRange carried) {
+                                     SmallVector<Value> next(carried);
+                                     at(nested, [&] {
+                                       for (int64_t u = 0; u < unroll; ++u)
+                                         multiplyAdd(MutableArrayRef(next).slice((u % sets) * perSet, perSet), rows,
+                                                     row, panel, first, add(k, u));
+                                     });
+                                     scf::YieldOp::create(nested, loc, next);
+                                   });
     sums.assign(main.getResults().begin(), main.getResults().end());
     for (int64_t live = sets; live > 1; live /= 2)
       for (int64_t i = 0; i < live / 2 * perSet; ++i)
-        sums[i] =
-            arith::AddFOp::create(b, loc, sums[i], sums[i + live / 2 * perSet]);
+        sums[i] = arith::AddFOp::create(b, loc, sums[i], sums[i + live / 2 * perSet]);
     sums.resize(perSet);
     if (hasTail) {
-      auto tail = scf::ForOp::create(
-          b, loc, mainEnd, depth, constant(1), sums,
-          [&](OpBuilder &nested, Location, Value k, ValueRange carried) {
-            SmallVector<Value> next(carried);
-            at(nested, [&] { multiplyAdd(next, rows, row, panel, first, k); });
-            scf::YieldOp::create(nested, loc, next);
-          });
+      auto tail = scf::ForOp::create(b, loc, mainEnd, depth, constant(1), sums,
+                                     [&](OpBuilder &nested, Location, Value k, ValueRange carried) {
+                                       SmallVector<Value> next(carried);
+                                       at(nested, [&] { multiplyAdd(next, rows, row, panel, first, k); });
+                                       scf::YieldOp::create(nested, loc, next);
+                                     });
       sums.assign(tail.getResults().begin(), tail.getResults().end());
     }
     store(sums, rows, row, panel, first);
   }
 
   /// sums[r, v] += A[row + r, k] * W[panel, k, v].
-  void multiplyAdd(MutableArrayRef<Value> sums, int64_t rows, Value row,
-                   Value panel, int64_t first, Value k) {
+  void multiplyAdd(MutableArrayRef<Value> sums, int64_t rows, Value row, Value panel, int64_t first, Value k) {
     SmallVector<Value> columns;
     auto loaded = VectorType::get(lanes(), weightElement);
     for (int64_t v = 0; v < group; ++v) {
-      Value column = vector::LoadOp::create(
-          b, loc, loaded, contraction.w,
-          ValueRange{panel, k, constant((first + v) * lanes())});
-      columns.push_back(loaded == vectorType ? column
-                                             : arith::ExtFOp::create(
-                                                   b, loc, vectorType, column));
+      Value column =
+          vector::LoadOp::create(b, loc, loaded, contraction.w, ValueRange{panel, k, constant((first + v) * lanes())});
+      columns.push_back(loaded == vectorType ? column : arith::ExtFOp::create(b, loc, vectorType, column));
     }
     if (first == 0)
       rows == 1 ? prefetchStream(panel, k) : prefetch(panel, k);
     for (int64_t r = 0; r < rows; ++r) {
-      Value scalar = memref::LoadOp::create(b, loc, contraction.a,
-                                            ValueRange{add(row, r), k});
+      Value scalar = memref::LoadOp::create(b, loc, contraction.a, ValueRange{add(row, r), k});
       Value broadcast = vector::BroadcastOp::create(b, loc, vectorType, scalar);
       for (int64_t v = 0; v < group; ++v)
-        sums[r * group + v] = vector::FMAOp::create(
-            b, loc, broadcast, columns[v], sums[r * group + v]);
+        sums[r * group + v] = vector::FMAOp::create(b, loc, broadcast, columns[v], sums[r * group + v]);
     }
   }
 
@@ -154,11 +134,9 @@ private:
   /// line of a panel's row is enough: the hardware fetches its neighbour.
   void prefetchStream(Value panel, Value k) {
     constexpr int64_t distanceBytes = 4096;
-    int64_t rowBytes =
-        contraction.panelWidth() * weightElement.getIntOrFloatBitWidth() / 8;
+    int64_t rowBytes = contraction.panelWidth() * weightElement.getIntOrFloatBitWidth() / 8;
     Value row = add(k, std::max<int64_t>(1, distanceBytes / rowBytes));
-    memref::PrefetchOp::create(b, loc, contraction.w,
-                               ValueRange{panel, row, constant(0)},
+    memref::PrefetchOp::create(b, loc, contraction.w, ValueRange{panel, row, constant(0)},
                                /*isWrite=*/false,
                                /*localityHint=*/2, /*isDataCache=*/true);
   }
@@ -169,43 +147,32 @@ private:
     constexpr int64_t ownDistance = 128;
     Value depth = size(contraction.w, 1);
     Value share = b.createOrFold<arith::ShRUIOp>(loc, depth, aheadShift);
-    Value next = b.createOrFold<arith::AddIOp>(
-        loc, depth, b.createOrFold<arith::MulIOp>(loc, aheadIndex, share));
-    Value isAlone = b.createOrFold<arith::CmpIOp>(loc, arith::CmpIPredicate::eq,
-                                                  aheadShift, constant(0));
-    return b.createOrFold<arith::SelectOp>(loc, isAlone, constant(ownDistance),
-                                           next);
+    Value next = b.createOrFold<arith::AddIOp>(loc, depth, b.createOrFold<arith::MulIOp>(loc, aheadIndex, share));
+    Value isAlone = b.createOrFold<arith::CmpIOp>(loc, arith::CmpIPredicate::eq, aheadShift, constant(0));
+    return b.createOrFold<arith::SelectOp>(loc, isAlone, constant(ownDistance), next);
   }
 
   /// A tile computes for longer than it loads, so that the hardware by itself
   /// sees too few loads ahead to hide memory's latency.
   void prefetch(Value panel, Value k) {
     constexpr int64_t lineBytes = 64;
-    int64_t lineElements = std::max<int64_t>(
-        1, lineBytes * 8 / weightElement.getIntOrFloatBitWidth());
+    int64_t lineElements = std::max<int64_t>(1, lineBytes * 8 / weightElement.getIntOrFloatBitWidth());
     if (!aheadRow)
       return;
-    int64_t lines =
-        std::max<int64_t>(1, contraction.panelWidth() / lineElements);
-    Value row = arith::AddIOp::create(
-        b, loc, aheadRow, arith::ShRUIOp::create(b, loc, k, aheadShift));
+    int64_t lines = std::max<int64_t>(1, contraction.panelWidth() / lineElements);
+    Value row = arith::AddIOp::create(b, loc, aheadRow, arith::ShRUIOp::create(b, loc, k, aheadShift));
     for (int64_t line = 0; line < lines; ++line)
-      memref::PrefetchOp::create(
-          b, loc, contraction.w,
-          ValueRange{panel, row, constant(line * lineElements)},
-          /*isWrite=*/false, /*localityHint=*/2, /*isDataCache=*/true);
+      memref::PrefetchOp::create(b, loc, contraction.w, ValueRange{panel, row, constant(line * lineElements)},
+                                 /*isWrite=*/false, /*localityHint=*/2, /*isDataCache=*/true);
   }
 
-  void store(ArrayRef<Value> sums, int64_t rows, Value row, Value panel,
-             int64_t first) {
+  void store(ArrayRef<Value> sums, int64_t rows, Value row, Value panel, int64_t first) {
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t v = 0; v < group; ++v) {
-        SmallVector<Value> indices = {add(row, r), panel,
-                                      constant((first + v) * lanes())};
+        SmallVector<Value> indices = {add(row, r), panel, constant((first + v) * lanes())};
         Value sum = sums[r * group + v];
         if (!contraction.zeroFill) {
-          Value before = vector::LoadOp::create(b, loc, vectorType,
-                                                contraction.c, indices);
+          Value before = vector::LoadOp::create(b, loc, vectorType, contraction.c, indices);
           sum = arith::AddFOp::create(b, loc, before, sum);
         }
         vector::StoreOp::create(b, loc, sum, contraction.c, indices);
@@ -219,12 +186,8 @@ private:
 
 TileKernel::~TileKernel() = default;
 
-std::unique_ptr<TileKernel>
-mlir::buddy::makeTileKernel(const PackedContraction &contraction,
-                            const Target &target) {
-  if (FailureOr<QuantizedContraction> quantized =
-          matchQuantizedContraction(contraction.op);
-      succeeded(quantized))
+std::unique_ptr<TileKernel> mlir::buddy::makeTileKernel(const PackedContraction &contraction, const Target &target) {
+  if (FailureOr<QuantizedContraction> quantized = matchQuantizedContraction(contraction.op); succeeded(quantized))
     return makeQuantizedTile(contraction, *quantized, target);
   return std::make_unique<FloatTile>(contraction, target);
 }

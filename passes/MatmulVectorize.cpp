@@ -29,8 +29,7 @@ namespace {
 /// last one.
 class ContractionEmitter {
 public:
-  ContractionEmitter(ArrayRef<PackedContraction> contractions,
-                     const Target &target)
+  ContractionEmitter(ArrayRef<PackedContraction> contractions, const Target &target)
       : b(lastOf(contractions)), loc(locationOf(contractions)) {
     for (const PackedContraction &contraction : contractions)
       members.push_back({contraction, makeTileKernel(contraction, target)});
@@ -45,39 +44,33 @@ public:
     for (const Member &member : llvm::drop_begin(members))
       panels = b.createOrFold<arith::AddIOp>(loc, panels, panelsOf(member));
     if (staticRows == 1) {
-      scf::ParallelOp::create(b, loc, ValueRange{constant(0)},
-                              ValueRange{panels}, ValueRange{constant(1)},
-                              [&](OpBuilder &nested, Location, ValueRange ivs) {
-                                at(nested, [&] {
-                                  dispatch(ivs[0], members, [&](Value panel) {
-                                    kernel->emit(b, loc, 1, constant(0), panel);
-                                  });
-                                });
-                              });
+      scf::ParallelOp::create(
+          b, loc, ValueRange{constant(0)}, ValueRange{panels}, ValueRange{constant(1)},
+          [&](OpBuilder &nested, Location, ValueRange ivs) {
+            at(nested,
+               [&] { dispatch(ivs[0], members, [&](Value panel) { kernel->emit(b, loc, 1, constant(0), panel); }); });
+          });
       return;
     }
     // Blocks of rows outside, panels inside: a block of A stays in cache while
     // a thread goes through the panels. Blocks are of equal size, so that
     // threads get equal shares.
     Value rows = size(members.front().contraction.c, 0);
-    Value blocks = b.createOrFold<arith::CeilDivUIOp>(
-        loc, rows, constant(mostBlockRows()));
+    Value blocks = b.createOrFold<arith::CeilDivUIOp>(loc, rows, constant(mostBlockRows()));
     Value blockRows = b.createOrFold<arith::CeilDivUIOp>(loc, rows, blocks);
-    scf::ParallelOp::create(
-        b, loc, ValueRange{constant(0), constant(0)},
-        ValueRange{blocks, panels}, ValueRange{constant(1), constant(1)},
-        [&](OpBuilder &nested, Location, ValueRange ivs) {
-          at(nested, [&] {
-            Value begin = multiply(ivs[0], blockRows);
-            Value end = minimum(rows, sum(begin, blockRows));
-            Value scratch = allocateScratch(staticRows);
-            dispatch(ivs[1], members, [&](Value panel) {
-              if (scratch)
-                kernel->preparePanel(b, loc, panel, scratch);
-              emitRowBlock(begin, end, panel);
-            });
-          });
-        });
+    scf::ParallelOp::create(b, loc, ValueRange{constant(0), constant(0)}, ValueRange{blocks, panels},
+                            ValueRange{constant(1), constant(1)}, [&](OpBuilder &nested, Location, ValueRange ivs) {
+                              at(nested, [&] {
+                                Value begin = multiply(ivs[0], blockRows);
+                                Value end = minimum(rows, sum(begin, blockRows));
+                                Value scratch = allocateScratch(staticRows);
+                                dispatch(ivs[1], members, [&](Value panel) {
+                                  if (scratch)
+                                    kernel->preparePanel(b, loc, panel, scratch);
+                                  emitRowBlock(begin, end, panel);
+                                });
+                              });
+                            });
   }
 
 private:
@@ -98,9 +91,7 @@ private:
     body();
   }
 
-  static linalg::GenericOp lastOf(ArrayRef<PackedContraction> contractions) {
-    return contractions.back().op;
-  }
+  static linalg::GenericOp lastOf(ArrayRef<PackedContraction> contractions) { return contractions.back().op; }
 
   /// The locations of all, and in the metadata, for a profile, the bytes of
   /// their weights and the operations per row.
@@ -113,8 +104,7 @@ private:
       operations += operationsPerRow(contraction.op);
     }
     MLIRContext *context = locations.front().getContext();
-    return FusedLoc::get(context, locations,
-                         DenseI64ArrayAttr::get(context, {bytes, operations}));
+    return FusedLoc::get(context, locations, DenseI64ArrayAttr::get(context, {bytes, operations}));
   }
 
   /// Bytes of the inputs that a contraction reads for each panel, as far as
@@ -124,9 +114,7 @@ private:
     int64_t bytes = 0;
     for (OpOperand *input : op.getDpsInputOperands())
       if (auto type = cast<MemRefType>(input->get().getType());
-          type.hasStaticShape() &&
-          llvm::is_contained(op.getMatchingIndexingMap(input).getResults(),
-                             panel))
+          type.hasStaticShape() && llvm::is_contained(op.getMatchingIndexingMap(input).getResults(), panel))
         bytes += type.getNumElements() * type.getElementTypeBitWidth() / 8;
     return bytes;
   }
@@ -134,8 +122,7 @@ private:
   /// Multiplications and additions for one row of C; 0 where a size is not
   /// known.
   static int64_t operationsPerRow(linalg::GenericOp op) {
-    auto row =
-        cast<AffineDimExpr>(op.getIndexingMapsArray().back().getResult(0));
+    auto row = cast<AffineDimExpr>(op.getIndexingMapsArray().back().getResult(0));
     int64_t operations = 2;
     for (auto [loop, extent] : llvm::enumerate(op.getStaticLoopRanges()))
       if (loop != row.getPosition())
@@ -145,45 +132,29 @@ private:
 
   /// Finds the contraction that a panel of all of them belongs to, and runs
   /// `body` with its number in there.
-  void dispatch(Value panel, ArrayRef<Member> candidates,
-                function_ref<void(Value)> body) {
+  void dispatch(Value panel, ArrayRef<Member> candidates, function_ref<void(Value)> body) {
     kernel = candidates.front().kernel.get();
     if (candidates.size() == 1)
       return body(panel);
     Value count = panelsOf(candidates.front());
-    Value isFirst =
-        arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ult, panel, count);
+    Value isFirst = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ult, panel, count);
     auto choice = scf::IfOp::create(b, loc, isFirst, /*withElseRegion=*/true);
     OpBuilder::InsertionGuard guard(b);
     b.setInsertionPointToStart(choice.thenBlock());
     body(panel);
     b.setInsertionPointToStart(choice.elseBlock());
-    dispatch(arith::SubIOp::create(b, loc, panel, count),
-             candidates.drop_front(), body);
+    dispatch(arith::SubIOp::create(b, loc, panel, count), candidates.drop_front(), body);
   }
 
-  Value constant(int64_t value) {
-    return arith::ConstantIndexOp::create(b, loc, value);
-  }
-  Value sum(Value lhs, Value rhs) {
-    return b.createOrFold<arith::AddIOp>(loc, lhs, rhs);
-  }
-  Value difference(Value lhs, Value rhs) {
-    return b.createOrFold<arith::SubIOp>(loc, lhs, rhs);
-  }
-  Value multiply(Value lhs, Value rhs) {
-    return b.createOrFold<arith::MulIOp>(loc, lhs, rhs);
-  }
-  Value minimum(Value lhs, Value rhs) {
-    return b.createOrFold<arith::MinUIOp>(loc, lhs, rhs);
-  }
+  Value constant(int64_t value) { return arith::ConstantIndexOp::create(b, loc, value); }
+  Value sum(Value lhs, Value rhs) { return b.createOrFold<arith::AddIOp>(loc, lhs, rhs); }
+  Value difference(Value lhs, Value rhs) { return b.createOrFold<arith::SubIOp>(loc, lhs, rhs); }
+  Value multiply(Value lhs, Value rhs) { return b.createOrFold<arith::MulIOp>(loc, lhs, rhs); }
+  Value minimum(Value lhs, Value rhs) { return b.createOrFold<arith::MinUIOp>(loc, lhs, rhs); }
   Value isGreater(Value lhs, Value rhs) {
-    return b.createOrFold<arith::CmpIOp>(loc, arith::CmpIPredicate::ugt, lhs,
-                                         rhs);
+    return b.createOrFold<arith::CmpIOp>(loc, arith::CmpIPredicate::ugt, lhs, rhs);
   }
-  Value size(Value buffer, int64_t dim) {
-    return b.createOrFold<memref::DimOp>(loc, buffer, dim);
-  }
+  Value size(Value buffer, int64_t dim) { return b.createOrFold<memref::DimOp>(loc, buffer, dim); }
 
   Value panelsOf(const Member &member) { return size(member.contraction.c, 1); }
 
@@ -193,12 +164,9 @@ private:
     int64_t bytes = 0;
     for (const Member &member : members)
       bytes = std::max(bytes, member.kernel->scratchBytes());
-    if (bytes == 0 ||
-        (!ShapedType::isDynamic(staticRows) && staticRows <= tileRows))
+    if (bytes == 0 || (!ShapedType::isDynamic(staticRows) && staticRows <= tileRows))
       return {};
-    return memref::AllocaOp::create(b, loc,
-                                    MemRefType::get({bytes}, b.getI8Type()),
-                                    b.getI64IntegerAttr(64));
+    return memref::AllocaOp::create(b, loc, MemRefType::get({bytes}, b.getI8Type()), b.getI64IntegerAttr(64));
   }
 
   /// The most rows of a block. Its rows of A should stay in a core's
@@ -207,9 +175,7 @@ private:
   int64_t mostBlockRows() const {
     constexpr int64_t blockBytes = 256 * 1024, leastTiles = 12, mostTiles = 32;
     int64_t bytes = std::max<int64_t>(1, members.front().kernel->rowBytes());
-    return std::clamp<int64_t>(blockBytes / bytes / tileRows, leastTiles,
-                               mostTiles) *
-           tileRows;
+    return std::clamp<int64_t>(blockBytes / bytes / tileRows, leastTiles, mostTiles) * tileRows;
   }
 
   /// The rows [begin, end) against one panel: full tiles, then smaller ones, in
@@ -220,18 +186,15 @@ private:
     Value shift = fetchShift(count);
     bool mayRepeat = members.front().contraction.zeroFill != nullptr;
     Value position = begin, tiles = constant(0), rest = count;
-    for (int64_t part = tileRows; part >= 1;
-         part = llvm::bit_floor<uint64_t>(part - 1)) {
+    for (int64_t part = tileRows; part >= 1; part = llvm::bit_floor<uint64_t>(part - 1)) {
       int64_t next = llvm::bit_floor<uint64_t>(part - 1);
       Value size = constant(part);
       Value number = b.createOrFold<arith::DivUIOp>(loc, rest, size);
       if (mayRepeat) {
         Value left = b.createOrFold<arith::RemUIOp>(loc, rest, size);
         Value more =
-            b.createOrFold<arith::AndIOp>(loc, isGreater(left, constant(next)),
-                                          isGreater(count, constant(part - 1)));
-        number = sum(number, b.createOrFold<arith::IndexCastUIOp>(
-                                 loc, b.getIndexType(), more));
+            b.createOrFold<arith::AndIOp>(loc, isGreater(left, constant(next)), isGreater(count, constant(part - 1)));
+        number = sum(number, b.createOrFold<arith::IndexCastUIOp>(loc, b.getIndexType(), more));
       }
       scf::ForOp::create(b, loc, constant(0), number, constant(1), ValueRange(),
                          [&](OpBuilder &nested, Location, Value i, ValueRange) {
@@ -258,9 +221,8 @@ private:
   Value fetchShift(Value count) {
     Value shift = constant(0);
     for (int64_t tiles = 2; tiles <= 16; tiles *= 2)
-      shift = sum(shift, b.createOrFold<arith::IndexCastUIOp>(
-                             loc, b.getIndexType(),
-                             isGreater(count, constant(tiles * tileRows - 1))));
+      shift = sum(shift, b.createOrFold<arith::IndexCastUIOp>(loc, b.getIndexType(),
+                                                              isGreater(count, constant(tiles * tileRows - 1))));
     return shift;
   }
 };
@@ -278,13 +240,11 @@ struct MatmulVectorize : buddy::impl::MatmulVectorizeBase<MatmulVectorize> {
     // fills in front of it.
     SmallVector<PackedContraction> contractions;
     for (linalg::GenericOp op : generics)
-      if (FailureOr<PackedContraction> contraction = matchPackedContraction(op);
-          succeeded(contraction))
+      if (FailureOr<PackedContraction> contraction = matchPackedContraction(op); succeeded(contraction))
         contractions.push_back(*contraction);
     for (ArrayRef<PackedContraction> rest = contractions; !rest.empty();) {
       size_t count = 1;
-      while (group && count < rest.size() &&
-             joinsGroup(rest[count], rest.take_front(count)))
+      while (group && count < rest.size() && joinsGroup(rest[count], rest.take_front(count)))
         ++count;
       ContractionEmitter(rest.take_front(count), *target).emit();
       for (PackedContraction contraction : rest.take_front(count)) {

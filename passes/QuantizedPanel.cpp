@@ -20,19 +20,15 @@ namespace {
 /// The most that a panel may take of a thread's stack.
 constexpr int64_t mostUnpackedBytes = 256 * 1024;
 
-Value constant(OpBuilder &b, Location loc, int64_t value) {
-  return arith::ConstantIndexOp::create(b, loc, value);
-}
+Value constant(OpBuilder &b, Location loc, int64_t value) { return arith::ConstantIndexOp::create(b, loc, value); }
 
 Value splat(OpBuilder &b, Location loc, VectorType type, Attribute value) {
   return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, value));
 }
 
 /// A loop from 0 to `count`.
-void loop(OpBuilder &b, Location loc, int64_t count,
-          function_ref<void(OpBuilder &, Value)> body) {
-  scf::ForOp::create(b, loc, constant(b, loc, 0), constant(b, loc, count),
-                     constant(b, loc, 1), ValueRange(),
+void loop(OpBuilder &b, Location loc, int64_t count, function_ref<void(OpBuilder &, Value)> body) {
+  scf::ForOp::create(b, loc, constant(b, loc, 0), constant(b, loc, count), constant(b, loc, 1), ValueRange(),
                      [&](OpBuilder &nested, Location, Value i, ValueRange) {
                        body(nested, i);
                        scf::YieldOp::create(nested, loc);
@@ -41,18 +37,14 @@ void loop(OpBuilder &b, Location loc, int64_t count,
 
 } // namespace
 
-QuantizedPanel::QuantizedPanel(const QuantizedContraction &contraction,
-                               const IntegerDot *dot, int64_t lanes,
+QuantizedPanel::QuantizedPanel(const QuantizedContraction &contraction, const IntegerDot *dot, int64_t lanes,
                                const Target &target)
     : contraction(contraction), dot(dot), lanes(lanes),
-      halfIsNative(target.int8Dot != Int8Dot::none &&
-                   target.int8Dot != Int8Dot::ssse3) {}
+      halfIsNative(target.int8Dot != Int8Dot::none && target.int8Dot != Int8Dot::ssse3) {}
 
 void QuantizedPanel::prepare(OpBuilder &b, Location loc) {
   // The integers of a block follow each other.
-  bytes = memref::CollapseShapeOp::create(
-      b, loc, contraction.w,
-      ArrayRef<ReassociationIndices>{{0}, {1}, {2, 3, 4}});
+  bytes = memref::CollapseShapeOp::create(b, loc, contraction.w, ArrayRef<ReassociationIndices>{{0}, {1}, {2, 3, 4}});
 }
 
 int64_t QuantizedPanel::unpackedBytes() const {
@@ -62,68 +54,55 @@ int64_t QuantizedPanel::unpackedBytes() const {
   return total <= mostUnpackedBytes ? total : 0;
 }
 
-void QuantizedPanel::unpack(OpBuilder &b, Location loc, Value panel,
-                            Value scratch) {
-  auto view = [&](ArrayRef<int64_t> shape, Type element,
-                  int64_t offset) -> Value {
+void QuantizedPanel::unpack(OpBuilder &b, Location loc, Value panel, Value scratch) {
+  auto view = [&](ArrayRef<int64_t> shape, Type element, int64_t offset) -> Value {
     auto type = MemRefType::get(shape, element);
-    return memref::ViewOp::create(b, loc, type, scratch,
-                                  constant(b, loc, offset), ValueRange());
+    return memref::ViewOp::create(b, loc, type, scratch, constant(b, loc, offset), ValueRange());
   };
   int64_t groups = contraction.groups(), width = contraction.panelWidth();
   Unpacked into;
-  into.integers =
-      view({groups * contraction.quads(), quadBytes()}, b.getI8Type(), 0);
+  into.integers = view({groups * contraction.quads(), quadBytes()}, b.getI8Type(), 0);
   into.scales = view({groups, width}, b.getF32Type(), integerBytes());
   if (contraction.minimum)
-    into.minima =
-        view({groups, width}, b.getF32Type(), integerBytes() + fieldBytes());
+    into.minima = view({groups, width}, b.getF32Type(), integerBytes() + fieldBytes());
   loop(b, loc, groups, [&](OpBuilder &inGroup, Value group) {
     unpackFields(inGroup, loc, panel, group, into);
-    loop(inGroup, loc, contraction.quads(), [&](OpBuilder &inQuad, Value quad) {
-      unpackQuad(inQuad, loc, panel, group, quad, into);
-    });
+    loop(inGroup, loc, contraction.quads(),
+         [&](OpBuilder &inQuad, Value quad) { unpackQuad(inQuad, loc, panel, group, quad, into); });
   });
   unpacked = into;
 }
 
-void QuantizedPanel::unpackFields(OpBuilder &b, Location loc, Value panel,
-                                  Value group, const Unpacked &into) const {
+void QuantizedPanel::unpackFields(OpBuilder &b, Location loc, Value panel, Value group, const Unpacked &into) const {
   for (int64_t v = 0; v < vectors(); ++v) {
     SmallVector<Value> place = {group, constant(b, loc, v * lanes)};
-    vector::StoreOp::create(b, loc, storedScale(b, loc, panel, group, v),
-                            into.scales, place);
+    vector::StoreOp::create(b, loc, storedScale(b, loc, panel, group, v), into.scales, place);
     if (contraction.minimum)
-      vector::StoreOp::create(b, loc, storedMinimum(b, loc, panel, group, v),
-                              into.minima, place);
+      vector::StoreOp::create(b, loc, storedMinimum(b, loc, panel, group, v), into.minima, place);
   }
 }
 
-void QuantizedPanel::unpackQuad(OpBuilder &b, Location loc, Value panel,
-                                Value group, Value quad, Unpacked &into) const {
+void QuantizedPanel::unpackQuad(OpBuilder &b, Location loc, Value panel, Value group, Value quad,
+                                Unpacked &into) const {
   Value row = flatQuad(b, loc, group, quad);
   auto bytesType = VectorType::get(factorBytes(), b.getI8Type());
   for (int64_t v = 0; v < vectors(); ++v) {
     into.forms = storedFactors(b, loc, panel, group, quad, v);
     for (auto [number, factor] : llvm::enumerate(into.forms)) {
       into.factor = cast<VectorType>(factor.weights.getType());
-      Value weights =
-          vector::BitCastOp::create(b, loc, bytesType, factor.weights);
+      Value weights = vector::BitCastOp::create(b, loc, bytesType, factor.weights);
       Value place = constant(b, loc, (number * vectors() + v) * factorBytes());
-      vector::StoreOp::create(b, loc, weights, into.integers,
-                              ValueRange{row, place});
+      vector::StoreOp::create(b, loc, weights, into.integers, ValueRange{row, place});
     }
   }
 }
 
-SmallVector<SmallVector<QuadFactor>>
-QuantizedPanel::factors(OpBuilder &b, Location loc, Value panel, Value group,
-                        Value quad, int64_t first, int64_t count) const {
+SmallVector<SmallVector<QuadFactor>> QuantizedPanel::factors(OpBuilder &b, Location loc, Value panel, Value group,
+                                                             Value quad, int64_t first, int64_t count) const {
   SmallVector<SmallVector<QuadFactor>> found(dot->factorsPerQuad());
   if (!unpacked) {
     for (int64_t v = first; v < first + count; ++v)
-      for (auto [number, factor] :
-           llvm::enumerate(storedFactors(b, loc, panel, group, quad, v)))
+      for (auto [number, factor] : llvm::enumerate(storedFactors(b, loc, panel, group, quad, v)))
         found[number].push_back(factor);
     return found;
   }
@@ -132,95 +111,69 @@ QuantizedPanel::factors(OpBuilder &b, Location loc, Value panel, Value group,
   for (auto [number, form] : llvm::enumerate(unpacked->forms))
     for (int64_t v = first; v < first + count; ++v) {
       Value place = constant(b, loc, (number * vectors() + v) * factorBytes());
-      Value loaded = vector::LoadOp::create(
-          b, loc, bytesType, unpacked->integers, ValueRange{row, place});
+      Value loaded = vector::LoadOp::create(b, loc, bytesType, unpacked->integers, ValueRange{row, place});
       found[number].push_back(form);
-      found[number].back().weights =
-          vector::BitCastOp::create(b, loc, unpacked->factor, loaded);
+      found[number].back().weights = vector::BitCastOp::create(b, loc, unpacked->factor, loaded);
     }
   return found;
 }
 
-Value QuantizedPanel::scale(OpBuilder &b, Location loc, Value panel,
-                            Value group, int64_t vector) const {
+Value QuantizedPanel::scale(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const {
   if (!unpacked)
     return storedScale(b, loc, panel, group, vector);
-  return vector::LoadOp::create(
-      b, loc, VectorType::get(lanes, b.getF32Type()), unpacked->scales,
-      ValueRange{group, constant(b, loc, vector * lanes)});
+  return vector::LoadOp::create(b, loc, VectorType::get(lanes, b.getF32Type()), unpacked->scales,
+                                ValueRange{group, constant(b, loc, vector * lanes)});
 }
 
-Value QuantizedPanel::minimum(OpBuilder &b, Location loc, Value panel,
-                              Value group, int64_t vector) const {
+Value QuantizedPanel::minimum(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const {
   if (!unpacked)
     return storedMinimum(b, loc, panel, group, vector);
-  return vector::LoadOp::create(
-      b, loc, VectorType::get(lanes, b.getF32Type()), unpacked->minima,
-      ValueRange{group, constant(b, loc, vector * lanes)});
+  return vector::LoadOp::create(b, loc, VectorType::get(lanes, b.getF32Type()), unpacked->minima,
+                                ValueRange{group, constant(b, loc, vector * lanes)});
 }
 
-Value QuantizedPanel::storedQuad(OpBuilder &b, Location loc, Value panel,
-                                 Value group, Value quad,
+Value QuantizedPanel::storedQuad(OpBuilder &b, Location loc, Value panel, Value group, Value quad,
                                  int64_t vector) const {
-  Value start = b.createOrFold<arith::MulIOp>(
-      loc, quad, constant(b, loc, 4 * contraction.panelWidth()));
-  Value place = b.createOrFold<arith::AddIOp>(
-      loc, start, constant(b, loc, vector * factorBytes()));
-  return vector::LoadOp::create(b, loc,
-                                VectorType::get(factorBytes(), b.getI8Type()),
-                                bytes, ValueRange{panel, group, place});
+  Value start = b.createOrFold<arith::MulIOp>(loc, quad, constant(b, loc, 4 * contraction.panelWidth()));
+  Value place = b.createOrFold<arith::AddIOp>(loc, start, constant(b, loc, vector * factorBytes()));
+  return vector::LoadOp::create(b, loc, VectorType::get(factorBytes(), b.getI8Type()), bytes,
+                                ValueRange{panel, group, place});
 }
 
-SmallVector<QuadFactor> QuantizedPanel::storedFactors(OpBuilder &b,
-                                                      Location loc, Value panel,
-                                                      Value group, Value quad,
+SmallVector<QuadFactor> QuantizedPanel::storedFactors(OpBuilder &b, Location loc, Value panel, Value group, Value quad,
                                                       int64_t vector) const {
   return dot->factors(b, loc, storedQuad(b, loc, panel, group, quad, vector));
 }
 
-Value QuantizedPanel::storedScale(OpBuilder &b, Location loc, Value panel,
-                                  Value group, int64_t vector) const {
-  return halves(b, loc, contraction.scale,
-                {panel, group, constant(b, loc, vector * lanes)});
+Value QuantizedPanel::storedScale(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const {
+  return halves(b, loc, contraction.scale, {panel, group, constant(b, loc, vector * lanes)});
 }
 
-Value QuantizedPanel::storedMinimum(OpBuilder &b, Location loc, Value panel,
-                                    Value group, int64_t vector) const {
-  return halves(b, loc, contraction.minimum,
-                {panel, group, constant(b, loc, vector * lanes)});
+Value QuantizedPanel::storedMinimum(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const {
+  return halves(b, loc, contraction.minimum, {panel, group, constant(b, loc, vector * lanes)});
 }
 
-Value QuantizedPanel::halves(OpBuilder &b, Location loc, Value buffer,
-                             ValueRange indices) const {
-  Value halves = vector::LoadOp::create(
-      b, loc, VectorType::get(lanes, b.getF16Type()), buffer, indices);
-  auto floats = VectorType::get(lanes, b.getF32Type()),
-       words = VectorType::get(lanes, b.getI32Type());
+Value QuantizedPanel::halves(OpBuilder &b, Location loc, Value buffer, ValueRange indices) const {
+  Value halves = vector::LoadOp::create(b, loc, VectorType::get(lanes, b.getF16Type()), buffer, indices);
+  auto floats = VectorType::get(lanes, b.getF32Type()), words = VectorType::get(lanes, b.getI32Type());
   if (halfIsNative)
     return arith::ExtFOp::create(b, loc, floats, halves);
   // Exponent and fraction move to their places in f32, and a multiplication
   // corrects the exponent, of subnormal numbers too: f = 2^112 * f32((h &
   // 0x7fff) << 13), with the sign of h.
-  auto number = [&](int64_t value) {
-    return splat(b, loc, words, b.getI32IntegerAttr(value));
-  };
-  Value bits = vector::BitCastOp::create(
-      b, loc, VectorType::get(lanes, b.getI16Type()), halves);
+  auto number = [&](int64_t value) { return splat(b, loc, words, b.getI32IntegerAttr(value)); };
+  Value bits = vector::BitCastOp::create(b, loc, VectorType::get(lanes, b.getI16Type()), halves);
   bits = arith::ExtUIOp::create(b, loc, words, bits);
   Value magnitude = arith::AndIOp::create(b, loc, bits, number(0x7fff));
   magnitude = arith::ShLIOp::create(b, loc, magnitude, number(13));
   magnitude = vector::BitCastOp::create(b, loc, floats, magnitude);
-  magnitude = arith::MulFOp::create(
-      b, loc, magnitude, splat(b, loc, floats, b.getF32FloatAttr(0x1p112f)));
-  Value sign = arith::ShLIOp::create(
-      b, loc, arith::AndIOp::create(b, loc, bits, number(0x8000)), number(16));
+  magnitude = arith::MulFOp::create(b, loc, magnitude, splat(b, loc, floats, b.getF32FloatAttr(0x1p112f)));
+  Value sign = arith::ShLIOp::create(b, loc, arith::AndIOp::create(b, loc, bits, number(0x8000)), number(16));
   magnitude = vector::BitCastOp::create(b, loc, words, magnitude);
-  return vector::BitCastOp::create(
-      b, loc, floats, arith::OrIOp::create(b, loc, magnitude, sign));
+  return vector::BitCastOp::create(b, loc, floats, arith::OrIOp::create(b, loc, magnitude, sign));
 }
 
-void QuantizedPanel::prefetch(OpBuilder &b, Location loc, Value panel,
-                              Value group, Value distance,
+void QuantizedPanel::prefetch(OpBuilder &b, Location loc, Value panel, Value group, Value distance,
                               unsigned locality) const {
   memref::PrefetchOp::create(b, loc, bytes, ValueRange{panel, group, distance},
                              /*isWrite=*/false, locality,
@@ -230,14 +183,11 @@ void QuantizedPanel::prefetch(OpBuilder &b, Location loc, Value panel,
 int64_t QuantizedPanel::blockBytes() const {
   SmallVector<int64_t> strides;
   int64_t offset;
-  (void)cast<MemRefType>(contraction.w.getType())
-      .getStridesAndOffset(strides, offset);
+  (void)cast<MemRefType>(contraction.w.getType()).getStridesAndOffset(strides, offset);
   return strides[1];
 }
 
-Value QuantizedPanel::flatQuad(OpBuilder &b, Location loc, Value group,
-                               Value quad) const {
-  Value first = b.createOrFold<arith::MulIOp>(
-      loc, group, constant(b, loc, contraction.quads()));
+Value QuantizedPanel::flatQuad(OpBuilder &b, Location loc, Value group, Value quad) const {
+  Value first = b.createOrFold<arith::MulIOp>(loc, group, constant(b, loc, contraction.quads()));
   return b.createOrFold<arith::AddIOp>(loc, first, quad);
 }

@@ -24,8 +24,7 @@ class QuantizedPanel {
 public:
   /// `dot` is null for activations in f32: then there are no factors, and
   /// nothing is unpacked.
-  QuantizedPanel(const QuantizedContraction &contraction, const IntegerDot *dot,
-                 int64_t lanes, const Target &target);
+  QuantizedPanel(const QuantizedContraction &contraction, const IntegerDot *dot, int64_t lanes, const Target &target);
 
   /// What has to be computed before the loops over panels.
   void prepare(OpBuilder &b, Location loc);
@@ -41,25 +40,19 @@ public:
   void unpack(OpBuilder &b, Location loc, Value panel, Value scratch);
 
   /// The factors of a quad; each for the vectors [first, first + count).
-  SmallVector<SmallVector<QuadFactor>> factors(OpBuilder &b, Location loc,
-                                               Value panel, Value group,
-                                               Value quad, int64_t first,
-                                               int64_t count) const;
+  SmallVector<SmallVector<QuadFactor>> factors(OpBuilder &b, Location loc, Value panel, Value group, Value quad,
+                                               int64_t first, int64_t count) const;
 
   /// The scales and minima of a group, lanes of f32.
-  Value scale(OpBuilder &b, Location loc, Value panel, Value group,
-              int64_t vector) const;
-  Value minimum(OpBuilder &b, Location loc, Value panel, Value group,
-                int64_t vector) const;
+  Value scale(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const;
+  Value minimum(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const;
 
   /// The stored bytes of a quad, 4 x lanes of i8.
-  Value storedQuad(OpBuilder &b, Location loc, Value panel, Value group,
-                   Value quad, int64_t vector) const;
+  Value storedQuad(OpBuilder &b, Location loc, Value panel, Value group, Value quad, int64_t vector) const;
 
   /// Fetches a byte that is `distance` behind the first one of a group's block.
   /// Past the block's end is the next one.
-  void prefetch(OpBuilder &b, Location loc, Value panel, Value group,
-                Value distance, unsigned locality) const;
+  void prefetch(OpBuilder &b, Location loc, Value panel, Value group, Value distance, unsigned locality) const;
 
   /// Bytes of a group's block in the weights file.
   int64_t blockBytes() const;
@@ -67,8 +60,8 @@ public:
 private:
   /// A panel in memory of the thread's own.
   struct Unpacked {
-    Value integers; ///< (G * quads) x the bytes of a quad's factors: first
-                    ///< factor, all vectors, second...
+    Value integers;                ///< (G * quads) x the bytes of a quad's factors: first
+                                   ///< factor, all vectors, second...
     Value scales, minima;          ///< G x R, f32
     SmallVector<QuadFactor> forms; ///< the factors of a quad, without weights
     VectorType factor;
@@ -81,31 +74,19 @@ private:
   Value bytes;       ///< P x G x the integers of a block
   std::optional<Unpacked> unpacked;
 
-  SmallVector<QuadFactor> storedFactors(OpBuilder &b, Location loc, Value panel,
-                                        Value group, Value quad,
+  SmallVector<QuadFactor> storedFactors(OpBuilder &b, Location loc, Value panel, Value group, Value quad,
                                         int64_t vector) const;
-  Value storedScale(OpBuilder &b, Location loc, Value panel, Value group,
-                    int64_t vector) const;
-  Value storedMinimum(OpBuilder &b, Location loc, Value panel, Value group,
-                      int64_t vector) const;
-  Value halves(OpBuilder &b, Location loc, Value buffer,
-               ValueRange indices) const;
+  Value storedScale(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const;
+  Value storedMinimum(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const;
+  Value halves(OpBuilder &b, Location loc, Value buffer, ValueRange indices) const;
 
   int64_t factorBytes() const { return 4 * lanes; } ///< of one vector
-  int64_t quadBytes() const {
-    return dot->factorsPerQuad() * vectors() * factorBytes();
-  }
-  int64_t integerBytes() const {
-    return contraction.groups() * contraction.quads() * quadBytes();
-  }
-  int64_t fieldBytes() const {
-    return contraction.groups() * contraction.panelWidth() * 4;
-  }
+  int64_t quadBytes() const { return dot->factorsPerQuad() * vectors() * factorBytes(); }
+  int64_t integerBytes() const { return contraction.groups() * contraction.quads() * quadBytes(); }
+  int64_t fieldBytes() const { return contraction.groups() * contraction.panelWidth() * 4; }
   Value flatQuad(OpBuilder &b, Location loc, Value group, Value quad) const;
-  void unpackFields(OpBuilder &b, Location loc, Value panel, Value group,
-                    const Unpacked &into) const;
-  void unpackQuad(OpBuilder &b, Location loc, Value panel, Value group,
-                  Value quad, Unpacked &into) const;
+  void unpackFields(OpBuilder &b, Location loc, Value panel, Value group, const Unpacked &into) const;
+  void unpackQuad(OpBuilder &b, Location loc, Value panel, Value group, Value quad, Unpacked &into) const;
 };
 
 } // namespace mlir::buddy

@@ -26,18 +26,15 @@ constexpr int64_t longestUnrolled = 256;
 
 class QuantizedTile : public TileKernel {
 public:
-  QuantizedTile(const PackedContraction &packed,
-                const QuantizedContraction &contraction, const Target &target)
+  QuantizedTile(const PackedContraction &packed, const QuantizedContraction &contraction, const Target &target)
       : TileKernel(packed.op), packed(packed), contraction(contraction) {
     int64_t panel = contraction.panelWidth();
     bool isInteger = contraction.hasIntegerActivations();
-    lanes = isInteger ? integerDotLanes(target)
-                      : std::max<int64_t>(1, target.vectorBits / 32);
+    lanes = isInteger ? integerDotLanes(target) : std::max<int64_t>(1, target.vectorBits / 32);
     while (panel % lanes != 0)
       lanes /= 2;
     if (isInteger)
-      dot = makeIntegerDot(target.int8Dot, contraction.nibbles,
-                           contraction.hasWideActivations(), lanes);
+      dot = makeIntegerDot(target.int8Dot, contraction.nibbles, contraction.hasWideActivations(), lanes);
     sumType = VectorType::get(lanes, b.getF32Type());
     wordType = VectorType::get(lanes, b.getI32Type());
     int64_t vectors = panel / lanes;
@@ -54,32 +51,26 @@ public:
   int64_t rowBytes() const override {
     if (!dot)
       return contraction.depth() * 4;
-    return contraction.depth() *
-           (dot->takesPairs() || contraction.hasWideActivations() ? 2 : 1);
+    return contraction.depth() * (dot->takesPairs() || contraction.hasWideActivations() ? 2 : 1);
   }
 
   void prepare(OpBuilder &builder, Location location) override {
     moveTo(builder, location);
     weights->prepare(b, loc);
-    input = QuantizedInput(b, loc, contraction,
-                           contraction.zero + (dot ? dot->bias() : 0),
-                           dot && dot->takesPairs());
+    input = QuantizedInput(b, loc, contraction, contraction.zero + (dot ? dot->bias() : 0), dot && dot->takesPairs());
   }
 
   int64_t scratchBytes() const override { return weights->unpackedBytes(); }
 
-  void preparePanel(OpBuilder &builder, Location location, Value panel,
-                    Value scratch) override {
+  void preparePanel(OpBuilder &builder, Location location, Value panel, Value scratch) override {
     if (scratchBytes() != 0)
       weights->unpack(builder, location, panel, scratch);
   }
 
-  void emit(OpBuilder &builder, Location location, int64_t rows, Value row,
-            Value panel) override {
+  void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel) override {
     moveTo(builder, location);
     firstLineAhead = rows > 1 && aheadIndex ? firstLine() : Value();
-    for (int64_t first = 0; first < contraction.panelWidth() / lanes;
-         first += columns)
+    for (int64_t first = 0; first < contraction.panelWidth() / lanes; first += columns)
       emitColumns({rows, row, panel, first});
   }
 
@@ -102,51 +93,38 @@ private:
                         ///< first one; null: nowhere
 
   Value splat(VectorType type, Attribute value) {
-    return arith::ConstantOp::create(b, loc,
-                                     DenseElementsAttr::get(type, value));
+    return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, value));
   }
   Value broadcast(Value scalar) {
-    return vector::BroadcastOp::create(
-        b, loc, VectorType::get(lanes, scalar.getType()), scalar);
+    return vector::BroadcastOp::create(b, loc, VectorType::get(lanes, scalar.getType()), scalar);
   }
-  Value load(Value buffer, ValueRange indices) {
-    return memref::LoadOp::create(b, loc, buffer, indices);
-  }
+  Value load(Value buffer, ValueRange indices) { return memref::LoadOp::create(b, loc, buffer, indices); }
 
   /// A loop from 0 to `count` that carries `values`.
-  SmallVector<Value>
-  loop(int64_t count, int64_t step, ArrayRef<Value> values,
-       function_ref<void(Value, MutableArrayRef<Value>)> body) {
-    auto loop = scf::ForOp::create(
-        b, loc, constant(0), constant(count), constant(step), values,
-        [&](OpBuilder &nested, Location, Value i, ValueRange carried) {
-          SmallVector<Value> next(carried);
-          at(nested, [&] { body(i, next); });
-          scf::YieldOp::create(nested, loc, next);
-        });
+  SmallVector<Value> loop(int64_t count, int64_t step, ArrayRef<Value> values,
+                          function_ref<void(Value, MutableArrayRef<Value>)> body) {
+    auto loop = scf::ForOp::create(b, loc, constant(0), constant(count), constant(step), values,
+                                   [&](OpBuilder &nested, Location, Value i, ValueRange carried) {
+                                     SmallVector<Value> next(carried);
+                                     at(nested, [&] { body(i, next); });
+                                     scf::YieldOp::create(nested, loc, next);
+                                   });
     return SmallVector<Value>(loop.getResults());
   }
 
   void emitColumns(const Tile &tile) {
-    SmallVector<Value> zeros(tile.rows * columns,
-                             splat(sumType, b.getF32FloatAttr(0)));
-    SmallVector<Value> sums =
-        loop(contraction.groups(), 1, zeros,
-             [&](Value group, MutableArrayRef<Value> carried) {
-               if (firstLineAhead && tile.first == 0)
-                 fetchLines(tile.panel, group);
-               addGroup(tile, group, carried);
-             });
+    SmallVector<Value> zeros(tile.rows * columns, splat(sumType, b.getF32FloatAttr(0)));
+    SmallVector<Value> sums = loop(contraction.groups(), 1, zeros, [&](Value group, MutableArrayRef<Value> carried) {
+      if (firstLineAhead && tile.first == 0)
+        fetchLines(tile.panel, group);
+      addGroup(tile, group, carried);
+    });
     for (int64_t r = 0; r < tile.rows; ++r)
       for (int64_t v = 0; v < columns; ++v) {
-        SmallVector<Value> indices = {add(tile.row, r), tile.panel,
-                                      constant((tile.first + v) * lanes)};
+        SmallVector<Value> indices = {add(tile.row, r), tile.panel, constant((tile.first + v) * lanes)};
         Value sum = sums[r * columns + v];
         if (!packed.zeroFill)
-          sum = arith::AddFOp::create(
-              b, loc,
-              vector::LoadOp::create(b, loc, sumType, contraction.c, indices),
-              sum);
+          sum = arith::AddFOp::create(b, loc, vector::LoadOp::create(b, loc, sumType, contraction.c, indices), sum);
         vector::StoreOp::create(b, loc, sum, contraction.c, indices);
       }
   }
@@ -156,17 +134,14 @@ private:
     SmallVector<Value> products = groupProducts(tile, group);
     SmallVector<Value> scales, minima;
     for (int64_t v = 0; v < columns; ++v) {
-      scales.push_back(
-          weights->scale(b, loc, tile.panel, group, tile.first + v));
+      scales.push_back(weights->scale(b, loc, tile.panel, group, tile.first + v));
       if (contraction.minimum)
-        minima.push_back(
-            weights->minimum(b, loc, tile.panel, group, tile.first + v));
+        minima.push_back(weights->minimum(b, loc, tile.panel, group, tile.first + v));
     }
     for (int64_t r = 0; r < tile.rows; ++r) {
       SmallVector<Value> place = {add(tile.row, r), group};
       Value aScale = dot ? broadcast(load(contraction.aScale, place)) : Value();
-      Value aSum =
-          contraction.minimum ? broadcast(load(input.sums, place)) : Value();
+      Value aSum = contraction.minimum ? broadcast(load(input.sums, place)) : Value();
       for (int64_t v = 0; v < columns; ++v) {
         Value &sum = sums[r * columns + v];
         Value product = products[r * columns + v], scale = scales[v];
@@ -187,10 +162,8 @@ private:
     VectorType type = dot ? wordType : sumType;
     SmallVector<Value> products;
     for (int64_t r = 0; r < tile.rows; ++r) {
-      Value start =
-          input.offsets
-              ? broadcast(load(input.offsets, {add(tile.row, r), group}))
-              : splat(type, b.getZeroAttr(type.getElementType()));
+      Value start = input.offsets ? broadcast(load(input.offsets, {add(tile.row, r), group}))
+                                  : splat(type, b.getZeroAttr(type.getElementType()));
       products.append(columns, start);
     }
     int64_t quads = contraction.quads();
@@ -200,8 +173,7 @@ private:
     }
     // Narrow sums hold a whole group.
     auto narrowType = VectorType::get(2 * lanes, b.getI16Type());
-    SmallVector<Value> narrow(products.size(),
-                              splat(narrowType, b.getI16IntegerAttr(0)));
+    SmallVector<Value> narrow(products.size(), splat(narrowType, b.getI16IntegerAttr(0)));
     addQuads(tile, group, narrow);
     for (auto [product, sum] : llvm::zip_equal(products, narrow))
       product = arith::AddIOp::create(b, loc, product, dot->widen(b, loc, sum));
@@ -211,8 +183,7 @@ private:
   /// sums += the products of all quads of a group.
   void addQuads(const Tile &tile, Value group, SmallVector<Value> &sums) {
     int64_t quads = contraction.quads();
-    int64_t perQuad =
-        tile.rows * columns * contraction.halves() * (dot ? 1 : 4);
+    int64_t perQuad = tile.rows * columns * contraction.halves() * (dot ? 1 : 4);
     int64_t unroll = std::clamp<int64_t>(longestUnrolled / perQuad, 1, quads);
     // LLVM would order the additions of a long body anew, one sum after the
     // other, and spill what they share.
@@ -220,17 +191,15 @@ private:
       unroll = 1;
     int64_t looped = unroll == quads ? 0 : quads - quads % unroll;
     if (looped != 0)
-      sums = loop(looped, unroll, sums,
-                  [&](Value quad, MutableArrayRef<Value> carried) {
-                    for (int64_t i = 0; i < unroll; ++i)
-                      addQuad(tile, group, add(quad, i), carried);
-                  });
+      sums = loop(looped, unroll, sums, [&](Value quad, MutableArrayRef<Value> carried) {
+        for (int64_t i = 0; i < unroll; ++i)
+          addQuad(tile, group, add(quad, i), carried);
+      });
     for (int64_t quad = looped; quad < quads; ++quad)
       addQuad(tile, group, constant(quad), sums);
   }
 
-  void addQuad(const Tile &tile, Value group, Value quad,
-               MutableArrayRef<Value> sums) {
+  void addQuad(const Tile &tile, Value group, Value quad, MutableArrayRef<Value> sums) {
     if (!dot)
       return addQuadOfFloats(tile, group, quad, sums);
     prefetchQuad(tile, group, quad);
@@ -247,9 +216,7 @@ private:
 
   static constexpr int64_t lineBytes = 64;
 
-  int64_t blockLines() const {
-    return llvm::divideCeil(weights->blockBytes(), lineBytes);
-  }
+  int64_t blockLines() const { return llvm::divideCeil(weights->blockBytes(), lineBytes); }
 
   /// Several tiles that go over a panel share the fetching of the next one.
   Value firstLine() {
@@ -266,21 +233,18 @@ private:
     Value to = arith::AddIOp::create(b, loc, from, lines);
     from = arith::ShRUIOp::create(b, loc, from, aheadShift);
     to = arith::ShRUIOp::create(b, loc, to, aheadShift);
-    Value isAlone = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq,
-                                          aheadShift, constant(0));
+    Value isAlone = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::eq, aheadShift, constant(0));
     to = arith::SelectOp::create(b, loc, isAlone, from, to);
-    scf::ForOp::create(
-        b, loc, from, to, constant(1), ValueRange(),
-        [&](OpBuilder &nested, Location, Value line, ValueRange) {
-          at(nested, [&] {
-            line = arith::AddIOp::create(b, loc, line, firstLineAhead);
-            Value place =
-                arith::MulIOp::create(b, loc, line, constant(lineBytes));
-            weights->prefetch(b, loc, panel, constant(0), place,
-                              /*locality=*/2);
-          });
-          scf::YieldOp::create(nested, loc);
-        });
+    scf::ForOp::create(b, loc, from, to, constant(1), ValueRange(),
+                       [&](OpBuilder &nested, Location, Value line, ValueRange) {
+                         at(nested, [&] {
+                           line = arith::AddIOp::create(b, loc, line, firstLineAhead);
+                           Value place = arith::MulIOp::create(b, loc, line, constant(lineBytes));
+                           weights->prefetch(b, loc, panel, constant(0), place,
+                                             /*locality=*/2);
+                         });
+                         scf::YieldOp::create(nested, loc);
+                       });
   }
 
   /// A single row reads each byte once, and too few lines are on their way
@@ -289,24 +253,19 @@ private:
     constexpr int64_t distance = 4096;
     if (tile.rows > 1)
       return;
-    Value start = b.createOrFold<arith::MulIOp>(
-        loc, quad, constant(4 * contraction.panelWidth()));
+    Value start = b.createOrFold<arith::MulIOp>(loc, quad, constant(4 * contraction.panelWidth()));
     for (int64_t v = tile.first; v < tile.first + columns; ++v)
-      weights->prefetch(b, loc, tile.panel, group,
-                        add(start, 4 * v * lanes + distance), /*locality=*/3);
+      weights->prefetch(b, loc, tile.panel, group, add(start, 4 * v * lanes + distance), /*locality=*/3);
   }
 
   /// sums += the products of a quad.
-  void multiplyAdd(const Tile &tile, Value group, Value quad,
-                   ArrayRef<SmallVector<QuadFactor>> factors,
+  void multiplyAdd(const Tile &tile, Value group, Value quad, ArrayRef<SmallVector<QuadFactor>> factors,
                    MutableArrayRef<Value> sums) {
-    Value first = b.createOrFold<arith::MulIOp>(
-        loc, group, constant(contraction.halves() * contraction.quads()));
+    Value first = b.createOrFold<arith::MulIOp>(loc, group, constant(contraction.halves() * contraction.quads()));
     first = b.createOrFold<arith::AddIOp>(loc, first, quad);
     auto rowProducts = [&](int64_t r, const SmallVector<QuadFactor> &factor) {
       Value place = add(first, factor.front().half * contraction.quads());
-      Value word =
-          broadcast(loadWord(factor.front().word, add(tile.row, r), place));
+      Value word = broadcast(loadWord(factor.front().word, add(tile.row, r), place));
       for (int64_t v = 0; v < columns; ++v) {
         Value &sum = sums[r * columns + v];
         sum = dot->multiplyAdd(b, loc, sum, factor[v].weights, word);
@@ -332,21 +291,16 @@ private:
     if (word < QuadWord::place0) {
       Value first = b.createOrFold<arith::MulIOp>(loc, quad, constant(2));
       Value pair =
-          vector::LoadOp::create(b, loc, VectorType::get(2, b.getI16Type()),
-                                 input.words(word), ValueRange{row, first});
-      Value whole = vector::BitCastOp::create(
-          b, loc, VectorType::get(1, b.getI32Type()), pair);
+          vector::LoadOp::create(b, loc, VectorType::get(2, b.getI16Type()), input.words(word), ValueRange{row, first});
+      Value whole = vector::BitCastOp::create(b, loc, VectorType::get(1, b.getI32Type()), pair);
       return vector::ExtractOp::create(b, loc, whole, 0);
     }
     Value first = b.createOrFold<arith::MulIOp>(loc, quad, constant(4));
-    int64_t place =
-        static_cast<int64_t>(word) - static_cast<int64_t>(QuadWord::place0);
-    return arith::ExtSIOp::create(
-        b, loc, b.getI32Type(), load(input.integers, {row, add(first, place)}));
+    int64_t place = static_cast<int64_t>(word) - static_cast<int64_t>(QuadWord::place0);
+    return arith::ExtSIOp::create(b, loc, b.getI32Type(), load(input.integers, {row, add(first, place)}));
   }
 
-  void addQuadOfFloats(const Tile &tile, Value group, Value quad,
-                       MutableArrayRef<Value> products) {
+  void addQuadOfFloats(const Tile &tile, Value group, Value quad, MutableArrayRef<Value> products) {
     prefetchQuad(tile, group, quad);
     SmallVector<Value> words;
     for (int64_t v = tile.first; v < tile.first + columns; ++v) {
@@ -357,19 +311,16 @@ private:
       for (int64_t place = 0; place < 4; ++place) {
         SmallVector<Value> factors;
         for (Value word : words)
-          factors.push_back(arith::SIToFPOp::create(
-              b, loc, sumType,
-              integerOfQuad(b, loc, word, contraction.nibbles, half, place)));
+          factors.push_back(
+              arith::SIToFPOp::create(b, loc, sumType, integerOfQuad(b, loc, word, contraction.nibbles, half, place)));
         for (int64_t r = 0; r < tile.rows; ++r) {
-          SmallVector<Value> indices = {add(tile.row, r), group, quad,
-                                        constant(place)};
+          SmallVector<Value> indices = {add(tile.row, r), group, quad, constant(place)};
           if (contraction.nibbles)
             indices.insert(indices.begin() + 2, constant(half));
           Value activation = broadcast(load(contraction.a, indices));
           for (int64_t v = 0; v < columns; ++v) {
             Value &product = products[r * columns + v];
-            product =
-                vector::FMAOp::create(b, loc, factors[v], activation, product);
+            product = vector::FMAOp::create(b, loc, factors[v], activation, product);
           }
         }
       }
@@ -378,9 +329,8 @@ private:
 
 } // namespace
 
-std::unique_ptr<TileKernel>
-mlir::buddy::makeQuantizedTile(const PackedContraction &packed,
-                               const QuantizedContraction &contraction,
-                               const Target &target) {
+std::unique_ptr<TileKernel> mlir::buddy::makeQuantizedTile(const PackedContraction &packed,
+                                                           const QuantizedContraction &contraction,
+                                                           const Target &target) {
   return std::make_unique<QuantizedTile>(packed, contraction, target);
 }

@@ -39,8 +39,7 @@ public:
 
   /// What has to be computed once for a panel, before the tiles that go over
   /// it, of several rows each.
-  virtual void preparePanel(OpBuilder &builder, Location location, Value panel,
-                            Value scratch) {}
+  virtual void preparePanel(OpBuilder &builder, Location location, Value panel, Value scratch) {}
 
   /// Says which part of the next panel the tiles that follow should fetch into
   /// the second-level cache, so that memory is read while they compute: tile
@@ -52,8 +51,7 @@ public:
   }
 
   /// C[row .. row + rows, panel, :], over all of K.
-  virtual void emit(OpBuilder &builder, Location location, int64_t rows,
-                    Value row, Value panel) = 0;
+  virtual void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel) = 0;
 
 protected:
   explicit TileKernel(Operation *op) : b(op->getContext()), loc(op->getLoc()) {}
@@ -63,8 +61,7 @@ protected:
   Value aheadIndex, aheadShift; ///< as fetchAhead says
 
   void moveTo(OpBuilder &builder, Location location) {
-    b.setInsertionPoint(builder.getInsertionBlock(),
-                        builder.getInsertionPoint());
+    b.setInsertionPoint(builder.getInsertionBlock(), builder.getInsertionPoint());
     loc = location;
   }
 
@@ -75,18 +72,12 @@ protected:
     body();
   }
 
-  Value constant(int64_t value) {
-    return arith::ConstantIndexOp::create(b, loc, value);
-  }
-  Value add(Value lhs, int64_t rhs) {
-    return rhs == 0 ? lhs
-                    : b.createOrFold<arith::AddIOp>(loc, lhs, constant(rhs));
-  }
+  Value constant(int64_t value) { return arith::ConstantIndexOp::create(b, loc, value); }
+  Value add(Value lhs, int64_t rhs) { return rhs == 0 ? lhs : b.createOrFold<arith::AddIOp>(loc, lhs, constant(rhs)); }
 };
 
 /// The kernel for a contraction's format.
-std::unique_ptr<TileKernel> makeTileKernel(const PackedContraction &contraction,
-                                           const Target &target);
+std::unique_ptr<TileKernel> makeTileKernel(const PackedContraction &contraction, const Target &target);
 
 } // namespace mlir::buddy
 

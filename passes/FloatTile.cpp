@@ -29,8 +29,7 @@ public:
       lanes /= 2;
     vectorType = VectorType::get(lanes, element);
     vectors = panel / lanes;
-    // Wide panels (more vectors than a tile can hold) would spill; they are cut
-    // into groups of two vectors.
+    // Wide panels (more vectors than a tile can hold) would spill; they are cut into groups of two vectors.
     group = vectors % 2 == 0 ? 2 : 1;
   }
 
@@ -54,18 +53,15 @@ private:
   Type element;       ///< of A, of C and of the sums
   Type weightElement; ///< at most as wide
   VectorType vectorType;
-  Value aheadRow;  ///< where this tile fetches, in rows from its panel's first
-                   ///< one; null: nowhere
+  Value aheadRow;  ///< where this tile fetches, in rows from its panel's first one; null: nowhere
   int64_t vectors; ///< per panel
   int64_t group;   ///< vectors of a panel that a tile covers
 
   Value size(Value buffer, int64_t dim) { return b.createOrFold<memref::DimOp>(loc, buffer, dim); }
 
-  /// C[row .. row + rows, panel, first .. first + group vectors], all of K in
-  /// registers.
+  /// C[row .. row + rows, panel, first .. first + group vectors], all of K in registers.
   void emitColumns(int64_t rows, Value row, Value panel, int64_t first) {
-    // Enough independent sums to cover the latency of the multiply-add; a
-    // single row reads U rows of the panel at once.
+    // Enough independent sums to cover the latency of the multiply-add; a single row reads U rows of the panel at once.
     constexpr int64_t sumsInFlight = 8;
     int64_t perSet = rows * group;
     int64_t sets = 1;
@@ -129,20 +125,18 @@ private:
     }
   }
 
-  /// A single row reads one long stream. Without a hint only as many loads are
-  /// in flight as a core can wait for, which is less than memory gives. One
-  /// line of a panel's row is enough: the hardware fetches its neighbour.
+  /// A single row reads one long stream. Without a hint only as many loads are in flight as a core can wait for, which
+  /// is less than memory gives. One line of a panel's row is enough: the hardware fetches its neighbour.
   void prefetchStream(Value panel, Value k) {
     constexpr int64_t distanceBytes = 4096;
     int64_t rowBytes = contraction.panelWidth() * weightElement.getIntOrFloatBitWidth() / 8;
     Value row = add(k, std::max<int64_t>(1, distanceBytes / rowBytes));
-    memref::PrefetchOp::create(b, loc, contraction.w, ValueRange{panel, row, constant(0)},
-                               /*isWrite=*/false,
+    memref::PrefetchOp::create(b, loc, contraction.w, ValueRange{panel, row, constant(0)}, /*isWrite=*/false,
                                /*localityHint=*/2, /*isDataCache=*/true);
   }
 
-  /// Several tiles that go over a panel share the fetching of the next one; a
-  /// tile that is alone reads ahead in its own.
+  /// Several tiles that go over a panel share the fetching of the next one; a tile that is alone reads ahead in its
+  /// own.
   Value firstRowAhead() {
     constexpr int64_t ownDistance = 128;
     Value depth = size(contraction.w, 1);
@@ -152,8 +146,8 @@ private:
     return b.createOrFold<arith::SelectOp>(loc, isAlone, constant(ownDistance), next);
   }
 
-  /// A tile computes for longer than it loads, so that the hardware by itself
-  /// sees too few loads ahead to hide memory's latency.
+  /// A tile computes for longer than it loads, so that the hardware by itself sees too few loads ahead to hide memory's
+  /// latency.
   void prefetch(Value panel, Value k) {
     constexpr int64_t lineBytes = 64;
     int64_t lineElements = std::max<int64_t>(1, lineBytes * 8 / weightElement.getIntOrFloatBitWidth());

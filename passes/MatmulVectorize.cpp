@@ -25,8 +25,7 @@ using namespace mlir::buddy;
 
 namespace {
 
-/// Writes the loops of contractions with the same input, at the place of the
-/// last one.
+/// Writes the loops of contractions with the same input, at the place of the last one.
 class ContractionEmitter {
 public:
   ContractionEmitter(ArrayRef<PackedContraction> contractions, const Target &target)
@@ -52,9 +51,8 @@ public:
           });
       return;
     }
-    // Blocks of rows outside, panels inside: a block of A stays in cache while
-    // a thread goes through the panels. Blocks are of equal size, so that
-    // threads get equal shares.
+    // Blocks of rows outside, panels inside: a block of A stays in cache while a thread goes through the panels. Blocks
+    // are of equal size, so that threads get equal shares.
     Value rows = size(members.front().contraction.c, 0);
     Value blocks = b.createOrFold<arith::CeilDivUIOp>(loc, rows, constant(mostBlockRows()));
     Value blockRows = b.createOrFold<arith::CeilDivUIOp>(loc, rows, blocks);
@@ -93,8 +91,7 @@ private:
 
   static linalg::GenericOp lastOf(ArrayRef<PackedContraction> contractions) { return contractions.back().op; }
 
-  /// The locations of all, and in the metadata, for a profile, the bytes of
-  /// their weights and the operations per row.
+  /// The locations of all, and in the metadata, for a profile, the bytes of their weights and the operations per row.
   static Location locationOf(ArrayRef<PackedContraction> contractions) {
     SmallVector<Location> locations;
     int64_t bytes = 0, operations = 0;
@@ -107,8 +104,7 @@ private:
     return FusedLoc::get(context, locations, DenseI64ArrayAttr::get(context, {bytes, operations}));
   }
 
-  /// Bytes of the inputs that a contraction reads for each panel, as far as
-  /// their sizes are known.
+  /// Bytes of the inputs that a contraction reads for each panel, as far as their sizes are known.
   static int64_t weightBytes(linalg::GenericOp op) {
     AffineExpr panel = op.getIndexingMapsArray().back().getResult(1);
     int64_t bytes = 0;
@@ -119,8 +115,7 @@ private:
     return bytes;
   }
 
-  /// Multiplications and additions for one row of C; 0 where a size is not
-  /// known.
+  /// Multiplications and additions for one row of C; 0 where a size is not known.
   static int64_t operationsPerRow(linalg::GenericOp op) {
     auto row = cast<AffineDimExpr>(op.getIndexingMapsArray().back().getResult(0));
     int64_t operations = 2;
@@ -130,8 +125,7 @@ private:
     return operations;
   }
 
-  /// Finds the contraction that a panel of all of them belongs to, and runs
-  /// `body` with its number in there.
+  /// Finds the contraction that a panel of all of them belongs to, and runs `body` with its number in there.
   void dispatch(Value panel, ArrayRef<Member> candidates, function_ref<void(Value)> body) {
     kernel = candidates.front().kernel.get();
     if (candidates.size() == 1)
@@ -158,8 +152,8 @@ private:
 
   Value panelsOf(const Member &member) { return size(member.contraction.c, 1); }
 
-  /// Memory of a thread's own for what is computed once for a panel, which pays
-  /// where several tiles go over it; else null.
+  /// Memory of a thread's own for what is computed once for a panel, which pays where several tiles go over it; else
+  /// null.
   Value allocateScratch(int64_t staticRows) {
     int64_t bytes = 0;
     for (const Member &member : members)
@@ -169,18 +163,16 @@ private:
     return memref::AllocaOp::create(b, loc, MemRefType::get({bytes}, b.getI8Type()), b.getI64IntegerAttr(64));
   }
 
-  /// The most rows of a block. Its rows of A should stay in a core's
-  /// second-level cache while the panels go by; but a panel is read from
-  /// farther away, and has to serve enough tiles to be worth it.
+  /// The most rows of a block. Its rows of A should stay in a core's second-level cache while the panels go by; but a
+  /// panel is read from farther away, and has to serve enough tiles to be worth it.
   int64_t mostBlockRows() const {
     constexpr int64_t blockBytes = 256 * 1024, leastTiles = 12, mostTiles = 32;
     int64_t bytes = std::max<int64_t>(1, members.front().kernel->rowBytes());
     return std::clamp<int64_t>(blockBytes / bytes / tileRows, leastTiles, mostTiles) * tileRows;
   }
 
-  /// The rows [begin, end) against one panel: full tiles, then smaller ones, in
-  /// powers of two. Where a tile would stand out over the end by less than half
-  /// it is moved up, and computes some rows for the second time.
+  /// The rows [begin, end) against one panel: full tiles, then smaller ones, in powers of two. Where a tile would stand
+  /// out over the end by less than half it is moved up, and computes some rows for the second time.
   void emitRowBlock(Value begin, Value end, Value panel) {
     Value count = difference(end, minimum(begin, end));
     Value shift = fetchShift(count);
@@ -216,8 +208,7 @@ private:
     }
   }
 
-  /// The logarithm of the number of full tiles in `count` rows, rounded down,
-  /// and at most 4.
+  /// The logarithm of the number of full tiles in `count` rows, rounded down, and at most 4.
   Value fetchShift(Value count) {
     Value shift = constant(0);
     for (int64_t tiles = 2; tiles <= 16; tiles *= 2)
@@ -236,8 +227,7 @@ struct MatmulVectorize : buddy::impl::MatmulVectorizeBase<MatmulVectorize> {
       return signalPassFailure();
     SmallVector<linalg::GenericOp> generics;
     getOperation().walk([&](linalg::GenericOp op) { generics.push_back(op); });
-    // All are found before the first one becomes loops, which would hide the
-    // fills in front of it.
+    // All are found before the first one becomes loops, which would hide the fills in front of it.
     SmallVector<PackedContraction> contractions;
     for (linalg::GenericOp op : generics)
       if (FailureOr<PackedContraction> contraction = matchPackedContraction(op); succeeded(contraction))

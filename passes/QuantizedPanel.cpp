@@ -158,9 +158,8 @@ Value QuantizedPanel::halves(OpBuilder &b, Location loc, Value buffer, ValueRang
   auto floats = VectorType::get(lanes, b.getF32Type()), words = VectorType::get(lanes, b.getI32Type());
   if (halfIsNative)
     return arith::ExtFOp::create(b, loc, floats, halves);
-  // Exponent and fraction move to their places in f32, and a multiplication
-  // corrects the exponent, of subnormal numbers too: f = 2^112 * f32((h &
-  // 0x7fff) << 13), with the sign of h.
+  // Exponent and fraction move to their places in f32, and a multiplication corrects the exponent, of subnormal numbers
+  // too: f = 2^112 * f32((h & 0x7fff) << 13), with the sign of h.
   auto number = [&](int64_t value) { return splat(b, loc, words, b.getI32IntegerAttr(value)); };
   Value bits = vector::BitCastOp::create(b, loc, VectorType::get(lanes, b.getI16Type()), halves);
   bits = arith::ExtUIOp::create(b, loc, words, bits);

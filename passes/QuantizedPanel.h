@@ -13,17 +13,13 @@
 
 namespace mlir::buddy {
 
-/// Reads the weights of a panel in the form in which tiles take them: factors
-/// of integer dot products, scales and minima in f32. They are taken out of the
-/// panel's blocks for each tile; or the whole panel is unpacked once into
-/// memory of the thread's own, and all tiles that go over it read them there.
-/// Both come from the same functions
-/// (`storedFactors`, `storedScale`, `storedMinimum`), which are what a format
-/// of weights has of its own.
+/// Reads the weights of a panel in the form in which tiles take them: factors of integer dot products, scales and
+/// minima in f32. They are taken out of the panel's blocks for each tile; or the whole panel is unpacked once into
+/// memory of the thread's own, and all tiles that go over it read them there. Both come from the same functions
+/// (`storedFactors`, `storedScale`, `storedMinimum`), which are what a format of weights has of its own.
 class QuantizedPanel {
 public:
-  /// `dot` is null for activations in f32: then there are no factors, and
-  /// nothing is unpacked.
+  /// `dot` is null for activations in f32: then there are no factors, and nothing is unpacked.
   QuantizedPanel(const QuantizedContraction &contraction, const IntegerDot *dot, int64_t lanes, const Target &target);
 
   /// What has to be computed before the loops over panels.
@@ -35,8 +31,7 @@ public:
   /// The bytes that `unpack` fills; 0: it has nothing to do.
   int64_t unpackedBytes() const;
 
-  /// Unpacks a panel into `scratch`, aligned to 64. What is read after this is
-  /// read from there.
+  /// Unpacks a panel into `scratch`, aligned to 64. What is read after this is read from there.
   void unpack(OpBuilder &b, Location loc, Value panel, Value scratch);
 
   /// The factors of a quad; each for the vectors [first, first + count).
@@ -50,8 +45,7 @@ public:
   /// The stored bytes of a quad, 4 x lanes of i8.
   Value storedQuad(OpBuilder &b, Location loc, Value panel, Value group, Value quad, int64_t vector) const;
 
-  /// Fetches a byte that is `distance` behind the first one of a group's block.
-  /// Past the block's end is the next one.
+  /// Fetches a byte that is `distance` behind the first one of a group's block. Past the block's end is the next one.
   void prefetch(OpBuilder &b, Location loc, Value panel, Value group, Value distance, unsigned locality) const;
 
   /// Bytes of a group's block in the weights file.
@@ -60,9 +54,8 @@ public:
 private:
   /// A panel in memory of the thread's own.
   struct Unpacked {
-    Value integers;                ///< (G * quads) x the bytes of a quad's factors: first
-                                   ///< factor, all vectors, second...
-    Value scales, minima;          ///< G x R, f32
+    Value integers;       ///< (G * quads) x the bytes of a quad's factors: first factor, all vectors, second...
+    Value scales, minima; ///< G x R, f32
     SmallVector<QuadFactor> forms; ///< the factors of a quad, without weights
     VectorType factor;
   };

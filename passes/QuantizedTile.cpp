@@ -20,8 +20,7 @@ using namespace mlir::buddy;
 
 namespace {
 
-/// Products (of one vector each) that are written one after the other before a
-/// loop takes over.
+/// Products (of one vector each) that are written one after the other before a loop takes over.
 constexpr int64_t longestUnrolled = 256;
 
 class QuantizedTile : public TileKernel {
@@ -39,8 +38,7 @@ public:
     wordType = VectorType::get(lanes, b.getI32Type());
     int64_t vectors = panel / lanes;
     columns = vectors <= 4 ? vectors : vectors % 2 == 0 ? 2 : 1;
-    // Sums of a group in registers, beside the weights and the activations that
-    // meet.
+    // Sums of a group in registers, beside the weights and the activations that meet.
     int64_t sums = target.registers >= 32 ? 24 : 8;
     fullRows = std::max<int64_t>(1, sums / columns);
     weights.emplace(contraction, dot.get(), lanes, target);
@@ -89,8 +87,7 @@ private:
   VectorType sumType, wordType;
   std::optional<QuantizedPanel> weights;
   QuantizedInput input;
-  Value firstLineAhead; ///< where this tile fetches, in lines from its panel's
-                        ///< first one; null: nowhere
+  Value firstLineAhead; ///< where this tile fetches, in lines from its panel's first one; null: nowhere
 
   Value splat(VectorType type, Attribute value) {
     return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, value));
@@ -156,8 +153,7 @@ private:
     }
   }
 
-  /// sum_k a[m, g, k] * (integer(w[p, g, k, j]) - zero), as integers if the
-  /// activations are.
+  /// sum_k a[m, g, k] * (integer(w[p, g, k, j]) - zero), as integers if the activations are.
   SmallVector<Value> groupProducts(const Tile &tile, Value group) {
     VectorType type = dot ? wordType : sumType;
     SmallVector<Value> products;
@@ -185,8 +181,7 @@ private:
     int64_t quads = contraction.quads();
     int64_t perQuad = tile.rows * columns * contraction.halves() * (dot ? 1 : 4);
     int64_t unroll = std::clamp<int64_t>(longestUnrolled / perQuad, 1, quads);
-    // LLVM would order the additions of a long body anew, one sum after the
-    // other, and spill what they share.
+    // LLVM would order the additions of a long body anew, one sum after the other, and spill what they share.
     if (dot && !dot->isFused() && tile.rows > 1)
       unroll = 1;
     int64_t looped = unroll == quads ? 0 : quads - quads % unroll;
@@ -225,8 +220,7 @@ private:
     return add(arith::MulIOp::create(b, loc, aheadIndex, share), lines);
   }
 
-  /// Fetches this tile's part of as many lines as a block has. A tile that is
-  /// alone is fed well enough by the hardware.
+  /// Fetches this tile's part of as many lines as a block has. A tile that is alone is fed well enough by the hardware.
   void fetchLines(Value panel, Value group) {
     Value lines = constant(blockLines());
     Value from = arith::MulIOp::create(b, loc, group, lines);
@@ -247,8 +241,7 @@ private:
                        });
   }
 
-  /// A single row reads each byte once, and too few lines are on their way
-  /// without help.
+  /// A single row reads each byte once, and too few lines are on their way without help.
   void prefetchQuad(const Tile &tile, Value group, Value quad) {
     constexpr int64_t distance = 4096;
     if (tile.rows > 1)
@@ -278,8 +271,7 @@ private:
           rowProducts(r, factor);
       return;
     }
-    // All products of a row, one after the other, so that few of them wait to
-    // be added.
+    // All products of a row, one after the other, so that few of them wait to be added.
     for (int64_t r = 0; r < tile.rows; ++r)
       for (const SmallVector<QuadFactor> &factor : factors)
         rowProducts(r, factor);

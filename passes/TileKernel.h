@@ -17,9 +17,8 @@
 
 namespace mlir::buddy {
 
-/// Writes the code of register tiles for one contraction. The loops around
-/// tiles are the same for every format of weights; what a tile loads and how it
-/// sums is the kernel's.
+/// Writes the code of register tiles for one contraction. The loops around tiles are the same for every format of
+/// weights; what a tile loads and how it sums is the kernel's.
 class TileKernel {
 public:
   virtual ~TileKernel();
@@ -33,18 +32,15 @@ public:
   /// What has to be computed once, before the parallel loop.
   virtual void prepare(OpBuilder &builder, Location location) {}
 
-  /// Bytes of a thread's own memory that `preparePanel` wants; 0: it has
-  /// nothing to do.
+  /// Bytes of a thread's own memory that `preparePanel` wants; 0: it has nothing to do.
   virtual int64_t scratchBytes() const { return 0; }
 
-  /// What has to be computed once for a panel, before the tiles that go over
-  /// it, of several rows each.
+  /// What has to be computed once for a panel, before the tiles that go over it, of several rows each.
   virtual void preparePanel(OpBuilder &builder, Location location, Value panel, Value scratch) {}
 
-  /// Says which part of the next panel the tiles that follow should fetch into
-  /// the second-level cache, so that memory is read while they compute: tile
-  /// `index` of 2^`shift` or more that go over the panel, one after the other.
-  /// Null values: nothing.
+  /// Says which part of the next panel the tiles that follow should fetch into the second-level cache, so that memory
+  /// is read while they compute: tile `index` of 2^`shift` or more that go over the panel, one after the other. Null
+  /// values: nothing.
   void fetchAhead(Value index, Value shift) {
     aheadIndex = index;
     aheadShift = shift;

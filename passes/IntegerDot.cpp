@@ -18,10 +18,10 @@ namespace {
 
 class QuadDot : public IntegerDot {
 protected:
-  QuadDot(bool nibbles, int64_t lanes) : nibbles(nibbles), lanes(lanes) {}
+  QuadDot(int64_t bits, int64_t lanes) : nibbles(bits < 8), bits(bits), lanes(lanes) {}
 
-  bool nibbles;
-  int64_t lanes;
+  bool nibbles; ///< two integers share a byte
+  int64_t bits, lanes;
 
   static VectorType vectorOf(OpBuilder &b, int64_t count, unsigned bits) {
     return VectorType::get(count, b.getIntegerType(bits));
@@ -50,10 +50,14 @@ protected:
     return vector::BitCastOp::create(b, loc, vectorOf(b, 2 * lanes, 16), word);
   }
 
-  /// Low and high nibbles as bytes.
-  static SmallVector<QuadFactor> nibbleBytes(OpBuilder &b, Location loc, Value bytes) {
+  /// Low and high nibbles as bytes, with their upper bits.
+  static SmallVector<QuadFactor> nibbleBytes(OpBuilder &b, Location loc, Value bytes, ArrayRef<Value> upper) {
     Value low = mask(b, loc, bytes, 15);
     Value high = shiftRight(b, loc, bytes, 4, /*isSigned=*/false);
+    if (!upper.empty()) {
+      low = arith::OrIOp::create(b, loc, low, upper[0]);
+      high = arith::OrIOp::create(b, loc, high, upper[1]);
+    }
     return {{low, 0, QuadWord::bytes}, {high, 1, QuadWord::bytes}};
   }
 
@@ -66,7 +70,16 @@ protected:
   }
 
   /// Nibbles as i16, likewise.
-  SmallVector<QuadFactor> nibblePairs(OpBuilder &b, Location loc, Value bytes) const {
+  SmallVector<QuadFactor> nibblePairs(OpBuilder &b, Location loc, Value bytes, ArrayRef<Value> upper) const {
+    if (!upper.empty()) {
+      SmallVector<QuadFactor> found;
+      for (const QuadFactor &whole : nibbleBytes(b, loc, bytes, upper)) {
+        Value pairs = asPairs(b, loc, whole.weights);
+        found.push_back({mask(b, loc, pairs, 255), whole.half, QuadWord::evens});
+        found.push_back({shiftRight(b, loc, pairs, 8, /*isSigned=*/false), whole.half, QuadWord::odds});
+      }
+      return found;
+    }
     Value pairs = asPairs(b, loc, bytes);
     auto part = [&](int64_t shift) {
       return mask(b, loc, shift == 0 ? pairs : shiftRight(b, loc, pairs, shift, /*isSigned=*/false), 15);
@@ -81,10 +94,10 @@ protected:
 /// Any target: products in i16, sums of as many of them as fit, then in i32.
 class PlainDot : public QuadDot {
 public:
-  PlainDot(bool nibbles, int64_t lanes) : QuadDot(nibbles, lanes) {}
+  PlainDot(int64_t bits, int64_t lanes) : QuadDot(bits, lanes) {}
 
-  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
-    return nibbles ? nibblePairs(b, loc, bytes) : bytePairs(b, loc, bytes);
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes, ArrayRef<Value> upper) const override {
+    return nibbles ? nibblePairs(b, loc, bytes, upper) : bytePairs(b, loc, bytes);
   }
   int64_t factorsPerQuad() const override { return nibbles ? 4 : 2; }
 
@@ -93,8 +106,9 @@ public:
     return sum ? Value(arith::AddIOp::create(b, loc, sum, product)) : product;
   }
 
-  /// Bytes: 2 * 128 * 127 = 32,512; nibbles: 16 * 15 * 127 = 30,480; both at most 32,767.
-  int64_t narrowCapacity() const override { return nibbles ? 16 : 2; }
+  /// Bytes: 2 * 128 * 127 = 32,512; 4 bits: 16 * 15 * 127 = 30,480; 5: 8 * 31 * 127 = 31,496; 6: 4 * 63 * 127 = 32,004;
+  /// all at most 32,767.
+  int64_t narrowCapacity() const override { return nibbles ? 256 >> bits : 2; }
 
   Value widen(OpBuilder &b, Location loc, Value narrow) const override {
     VectorType wide = vectorOf(b, lanes, 32);
@@ -110,15 +124,16 @@ public:
 /// Any target, activations of 16 bits: one product in i32 after the other.
 class WidePlainDot : public QuadDot {
 public:
-  WidePlainDot(bool nibbles, int64_t lanes) : QuadDot(nibbles, lanes) {}
+  WidePlainDot(int64_t bits, int64_t lanes) : QuadDot(bits, lanes) {}
 
-  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
-    Value quads = vector::BitCastOp::create(b, loc, vectorOf(b, lanes, 32), bytes);
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes, ArrayRef<Value> upper) const override {
+    auto asQuads = [&](Value vector) { return vector::BitCastOp::create(b, loc, vectorOf(b, lanes, 32), vector); };
     SmallVector<QuadFactor> found;
     for (int64_t half = 0; half < (nibbles ? 2 : 1); ++half)
       for (int64_t place = 0; place < 4; ++place)
-        found.push_back({integerOfQuad(b, loc, quads, nibbles, half, place), half,
-                         static_cast<QuadWord>(static_cast<int64_t>(QuadWord::place0) + place)});
+        found.push_back({integerOfQuad(b, loc, asQuads(bytes), upper.empty() ? Value() : asQuads(upper[half]), nibbles,
+                                       half, place),
+                         half, static_cast<QuadWord>(static_cast<int64_t>(QuadWord::place0) + place)});
     return found;
   }
 
@@ -139,10 +154,10 @@ StringRef pairProduct(int64_t lanes) {
 /// x86, activations of 16 bits: pmaddwd from i16 to i32, or vpdpwssd, which adds at once.
 class WidePairDot : public QuadDot {
 public:
-  WidePairDot(bool nibbles, int64_t lanes, bool fused) : QuadDot(nibbles, lanes), fused(fused) {}
+  WidePairDot(int64_t bits, int64_t lanes, bool fused) : QuadDot(bits, lanes), fused(fused) {}
 
-  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
-    return nibbles ? nibblePairs(b, loc, bytes) : bytePairs(b, loc, bytes);
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes, ArrayRef<Value> upper) const override {
+    return nibbles ? nibblePairs(b, loc, bytes, upper) : bytePairs(b, loc, bytes);
   }
 
   int64_t factorsPerQuad() const override { return nibbles ? 4 : 2; }
@@ -162,13 +177,14 @@ private:
 };
 
 /// SSSE3, AVX2, AVX-512BW. Bytes by pmaddwd, from i16 to i32. Nibbles by pmaddubsw: it saturates at 32,767, and one
-/// product of pairs is at most 2 * 15 * 127 = 3,810, eight of them together 30,480.
+/// product of pairs is at most 2 * 15 * 127 = 3,810, eight of them together 30,480; of 5 bits four together 31,496, of
+/// 6 bits two together 32,004.
 class PairDot : public QuadDot {
 public:
-  PairDot(bool nibbles, int64_t lanes) : QuadDot(nibbles, lanes) {}
+  PairDot(int64_t bits, int64_t lanes) : QuadDot(bits, lanes) {}
 
-  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
-    return nibbles ? nibbleBytes(b, loc, bytes) : bytePairs(b, loc, bytes);
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes, ArrayRef<Value> upper) const override {
+    return nibbles ? nibbleBytes(b, loc, bytes, upper) : bytePairs(b, loc, bytes);
   }
 
   int64_t factorsPerQuad() const override { return 2; }
@@ -180,7 +196,7 @@ public:
     return sum ? Value(arith::AddIOp::create(b, loc, sum, product)) : product;
   }
 
-  int64_t narrowCapacity() const override { return nibbles ? 8 : 0; }
+  int64_t narrowCapacity() const override { return nibbles ? 128 >> bits : 0; }
 
   Value widen(OpBuilder &b, Location loc, Value narrow) const override {
     Value ones = splat(b, loc, cast<VectorType>(narrow.getType()), 1);
@@ -201,11 +217,11 @@ private:
 /// adding 128 (flipping the highest bit).
 class VnniDot : public QuadDot {
 public:
-  VnniDot(bool nibbles, int64_t lanes) : QuadDot(nibbles, lanes) {}
+  VnniDot(int64_t bits, int64_t lanes) : QuadDot(bits, lanes) {}
 
-  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes, ArrayRef<Value> upper) const override {
     if (nibbles)
-      return nibbleBytes(b, loc, bytes);
+      return nibbleBytes(b, loc, bytes, upper);
     Value flip = splat(b, loc, cast<VectorType>(bytes.getType()), 128);
     return {{arith::XOrIOp::create(b, loc, bytes, flip), 0, QuadWord::bytes}};
   }
@@ -224,11 +240,11 @@ public:
 /// Arm: sdot adds four products of signed bytes.
 class SdotDot : public QuadDot {
 public:
-  SdotDot(bool nibbles, int64_t lanes) : QuadDot(nibbles, lanes) {}
+  SdotDot(int64_t bits, int64_t lanes) : QuadDot(bits, lanes) {}
 
-  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const override {
+  SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes, ArrayRef<Value> upper) const override {
     if (nibbles)
-      return nibbleBytes(b, loc, bytes);
+      return nibbleBytes(b, loc, bytes, upper);
     return {{bytes, 0, QuadWord::bytes}};
   }
 
@@ -261,30 +277,34 @@ int64_t mlir::buddy::integerDotLanes(const Target &target) {
   llvm_unreachable("all forms are listed");
 }
 
-std::unique_ptr<IntegerDot> mlir::buddy::makeIntegerDot(Int8Dot form, bool nibbles, bool wide, int64_t lanes) {
+std::unique_ptr<IntegerDot> mlir::buddy::makeIntegerDot(Int8Dot form, int64_t bits, bool wide, int64_t lanes) {
   bool isX86 = form != Int8Dot::none && form != Int8Dot::neonDotprod && (lanes == 4 || lanes == 8 || lanes == 16);
   if (isX86 && wide)
-    return std::make_unique<WidePairDot>(nibbles, lanes, form == Int8Dot::avx512vnni);
+    return std::make_unique<WidePairDot>(bits, lanes, form == Int8Dot::avx512vnni);
   if (isX86 && form == Int8Dot::avx512vnni)
-    return std::make_unique<VnniDot>(nibbles, lanes);
+    return std::make_unique<VnniDot>(bits, lanes);
   if (isX86)
-    return std::make_unique<PairDot>(nibbles, lanes);
+    return std::make_unique<PairDot>(bits, lanes);
   if (wide)
-    return std::make_unique<WidePlainDot>(nibbles, lanes);
+    return std::make_unique<WidePlainDot>(bits, lanes);
   if (form == Int8Dot::neonDotprod && lanes == 4)
-    return std::make_unique<SdotDot>(nibbles, lanes);
-  return std::make_unique<PlainDot>(nibbles, lanes);
+    return std::make_unique<SdotDot>(bits, lanes);
+  return std::make_unique<PlainDot>(bits, lanes);
 }
 
-Value mlir::buddy::integerOfQuad(OpBuilder &b, Location loc, Value quads, bool nibbles, int64_t half, int64_t place) {
+Value mlir::buddy::integerOfQuad(OpBuilder &b, Location loc, Value quads, Value upper, bool nibbles, int64_t half,
+                                 int64_t place) {
   auto number = [&](int64_t value) -> Value {
     auto splat = DenseElementsAttr::get(cast<VectorType>(quads.getType()), b.getI32IntegerAttr(value).getValue());
     return arith::ConstantOp::create(b, loc, splat);
   };
+  auto part = [&](Value value, int64_t shift, int64_t bits) -> Value {
+    Value moved = shift == 0 ? value : Value(arith::ShRUIOp::create(b, loc, value, number(shift)));
+    return shift + bits == 32 ? moved : Value(arith::AndIOp::create(b, loc, moved, number((1 << bits) - 1)));
+  };
   if (nibbles) {
-    int64_t shift = 8 * place + 4 * half;
-    Value moved = shift == 0 ? quads : Value(arith::ShRUIOp::create(b, loc, quads, number(shift)));
-    return shift == 28 ? moved : Value(arith::AndIOp::create(b, loc, moved, number(15)));
+    Value integer = part(quads, 8 * place + 4 * half, 4);
+    return upper ? Value(arith::OrIOp::create(b, loc, integer, part(upper, 8 * place, 8))) : integer;
   }
   Value moved = place == 3 ? quads : Value(arith::ShLIOp::create(b, loc, quads, number(24 - 8 * place)));
   return arith::ShRSIOp::create(b, loc, moved, number(24));

@@ -34,15 +34,17 @@ struct QuadFactor {
   QuadWord word = QuadWord::bytes;
 };
 
-/// Sums of products of activations in [-127, 127] and weights (bytes in [-128, 127], or nibbles in 0 to 15). A vector
+/// Sums of products of activations in [-127, 127] and weights (bytes in [-128, 127], or integers of 4 to 6 bits from 0
+/// on, of which two share a byte with their lower 4 bits). A vector
 /// of weights holds a quad of one panel row in each 32-bit lane, and each lane sums on its own, modulo 2^32; nothing
 /// saturates. All forms give the same integers.
 class IntegerDot {
 public:
   virtual ~IntegerDot();
 
-  /// The factors of a vector of stored bytes, 4 x lanes of i8. The weights in them are too large by `bias`.
-  virtual SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes) const = 0;
+  /// The factors of a vector of stored bytes, 4 x lanes of i8. The weights in them are too large by `bias`. `upper`:
+  /// for integers of more than 4 bits what is past these, at its place, of either half.
+  virtual SmallVector<QuadFactor> factors(OpBuilder &b, Location loc, Value bytes, ArrayRef<Value> upper) const = 0;
   virtual int64_t factorsPerQuad() const = 0;
   virtual int64_t bias() const { return 0; }
 
@@ -65,13 +67,13 @@ public:
 /// The lanes of i32 that the target's form works on.
 int64_t integerDotLanes(const Target &target);
 
-/// The form for vectors of `lanes` lanes: the target's, or plain vector code where that has no such vectors. `wide`:
-/// activations are of 16 bits.
-std::unique_ptr<IntegerDot> makeIntegerDot(Int8Dot form, bool nibbles, bool wide, int64_t lanes);
+/// The form for vectors of `lanes` lanes: the target's, or plain vector code where that has no such vectors. `bits`: of
+/// the weights' integers; `wide`: activations are of 16 bits.
+std::unique_ptr<IntegerDot> makeIntegerDot(Int8Dot form, int64_t bits, bool wide, int64_t lanes);
 
-/// One weight of each lane's quad: that at `place`, in `half` of its byte if weights are nibbles. `quads` are lanes of
-/// i32.
-Value integerOfQuad(OpBuilder &b, Location loc, Value quads, bool nibbles, int64_t half, int64_t place);
+/// One weight of each lane's quad: that at `place`, in `half` of its byte if weights are nibbles. `quads`, and `upper`
+/// for what is past a nibble's 4 bits (null for nothing), are lanes of i32.
+Value integerOfQuad(OpBuilder &b, Location loc, Value quads, Value upper, bool nibbles, int64_t half, int64_t place);
 
 } // namespace mlir::buddy
 

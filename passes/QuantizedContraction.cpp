@@ -383,9 +383,5 @@ private:
 } // namespace
 
 FailureOr<QuantizedContraction> mlir::buddy::matchQuantizedContraction(linalg::GenericOp op) {
-  FailureOr<QuantizedContraction> found = Matcher(op).match();
-  // TODO: tiles with more than 4 bits and with several groups in a block.
-  if (succeeded(found) && (found->high || found->hasFactors()))
-    return failure();
-  return found;
+  return Matcher(op).match();
 }

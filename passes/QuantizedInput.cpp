@@ -102,12 +102,14 @@ public:
         .front();
   }
 
-  /// float(sums[m, g]) * aScale[m, g].
-  Value scaledSums(Value sums) {
+  /// factor * sum_k A[m, g, k].
+  Value scaledSums(int64_t factor) {
+    Value sums = groupSums(factor);
     if (!contraction.hasIntegerActivations())
       return sums;
     Type f32 = b.getF32Type();
-    return prepared("scaled sums", groupType(f32), contraction.aScale, {"parallel", "parallel"}, sums, Value(),
+    return prepared(("scaled sums " + Twine(factor)).str(), groupType(f32), contraction.aScale,
+                    {"parallel", "parallel"}, sums, Value(),
                     [&](OpBuilder &b, Location loc, ValueRange args) -> SmallVector<Value> {
                       Value sum = arith::SIToFPOp::create(b, loc, f32, args[1]);
                       return {arith::MulFOp::create(b, loc, sum, args[0])};
@@ -261,9 +263,16 @@ private:
     return found;
   }
 
+  static Value beforeReshapes(Value buffer) {
+    while (buffer && isa_and_present<memref::CollapseShapeOp, memref::ExpandShapeOp>(buffer.getDefiningOp()))
+      buffer = buffer.getDefiningOp<ViewLikeOpInterface>().getViewSource();
+    return buffer;
+  }
+
   /// Whether it is a view of this contraction's activations or of their scales.
   bool isActivations(Value buffer) {
-    while (buffer != contraction.a && buffer != contraction.aScale) {
+    Value a = beforeReshapes(contraction.a), aScale = beforeReshapes(contraction.aScale);
+    while (buffer != a && buffer != aScale) {
       auto view = buffer.getDefiningOp<ViewLikeOpInterface>();
       if (!view)
         return false;
@@ -288,5 +297,5 @@ QuantizedInput::QuantizedInput(OpBuilder &b, Location loc, const QuantizedContra
   if (excess != 0)
     offsets = writer.groupSums(-excess);
   if (contraction.minimum)
-    sums = writer.scaledSums(writer.groupSums(1));
+    sums = writer.scaledSums(contraction.subtractsMinimum ? -1 : 1);
 }

@@ -23,7 +23,7 @@ public:
   QuantizedInput(OpBuilder &b, Location loc, const QuantizedContraction &contraction, int64_t excess, bool pairs);
 
   Value offsets;  ///< M x G: -excess * sum_k a[m, g, k], of the products' type; null if excess is 0
-  Value sums;     ///< M x G: f32, sum_k A[m, g, k]; null without minima
+  Value sums;     ///< M x G: f32, sum_k A[m, g, k], negated if minima are subtracted; null without minima
   Value integers; ///< M x K: the activations' integers
 
   /// M x (G * halves * quads) of i32; M x twice as many of i16 for activations of 16 bits.

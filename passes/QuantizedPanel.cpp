@@ -26,6 +26,17 @@ Value splat(OpBuilder &b, Location loc, VectorType type, Attribute value) {
   return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, value));
 }
 
+/// `buffer` with its last `count` dimensions as one.
+Value collapseLast(OpBuilder &b, Location loc, Value buffer, int64_t count) {
+  SmallVector<ReassociationIndices> dims;
+  for (int64_t dim = 0, rank = cast<MemRefType>(buffer.getType()).getRank(); dim < rank; ++dim)
+    if (dim <= rank - count)
+      dims.push_back({dim});
+    else
+      dims.back().push_back(dim);
+  return memref::CollapseShapeOp::create(b, loc, buffer, dims);
+}
+
 /// A loop from 0 to `count`.
 void loop(OpBuilder &b, Location loc, int64_t count, function_ref<void(OpBuilder &, Value)> body) {
   scf::ForOp::create(b, loc, constant(b, loc, 0), constant(b, loc, count), constant(b, loc, 1), ValueRange(),
@@ -43,8 +54,10 @@ QuantizedPanel::QuantizedPanel(const QuantizedContraction &contraction, const In
       halfIsNative(target.int8Dot != Int8Dot::none && target.int8Dot != Int8Dot::ssse3) {}
 
 void QuantizedPanel::prepare(OpBuilder &b, Location loc) {
-  // The integers of a block follow each other.
-  bytes = memref::CollapseShapeOp::create(b, loc, contraction.w, ArrayRef<ReassociationIndices>{{0}, {1}, {2, 3, 4}});
+  // The integers of a group follow each other.
+  bytes = collapseLast(b, loc, contraction.w, 3);
+  if (contraction.high)
+    high = collapseLast(b, loc, contraction.high, 2);
 }
 
 int64_t QuantizedPanel::unpackedBytes() const {
@@ -137,20 +150,83 @@ Value QuantizedPanel::storedQuad(OpBuilder &b, Location loc, Value panel, Value 
   Value start = b.createOrFold<arith::MulIOp>(loc, quad, constant(b, loc, 4 * contraction.panelWidth()));
   Value place = b.createOrFold<arith::AddIOp>(loc, start, constant(b, loc, vector * factorBytes()));
   return vector::LoadOp::create(b, loc, VectorType::get(factorBytes(), b.getI8Type()), bytes,
-                                ValueRange{panel, group, place});
+                                this->place(b, loc, panel, group, place));
+}
+
+SmallVector<Value> QuantizedPanel::storedUpper(OpBuilder &b, Location loc, Value panel, Value group, Value quad,
+                                               int64_t vector) const {
+  if (!high)
+    return {};
+  Value loaded = vector::LoadOp::create(b, loc, VectorType::get(factorBytes(), b.getI8Type()), high,
+                                        place(b, loc, panel, group, constant(b, loc, vector * factorBytes())));
+  int64_t width = contraction.highBits();
+  Value first = b.createOrFold<arith::MulIOp>(loc, quad, constant(b, loc, width));
+  SmallVector<Value> found;
+  for (int64_t half = 0; half < 2; ++half) {
+    Value start = constant(b, loc, half * contraction.quads() * width);
+    found.push_back(moveBits(b, loc, loaded, b.createOrFold<arith::AddIOp>(loc, first, start), width));
+  }
+  return found;
+}
+
+/// The bits shift, shift + 1, ... of each byte as its bits 4, 5, ...
+Value QuantizedPanel::moveBits(OpBuilder &b, Location loc, Value bytes, Value shift, int64_t width) const {
+  auto wordType = VectorType::get(lanes, b.getI32Type());
+  // Bytes are moved in words; what comes from their neighbours is masked out.
+  Value words = vector::BitCastOp::create(b, loc, wordType, bytes);
+  auto number = [&](int64_t value) { return splat(b, loc, wordType, b.getI32IntegerAttr(value)); };
+  if (std::optional<int64_t> known = getConstantIntValue(shift)) {
+    if (*known < 4)
+      words = arith::ShLIOp::create(b, loc, words, number(4 - *known));
+    else if (*known > 4)
+      words = arith::ShRUIOp::create(b, loc, words, number(*known - 4));
+  } else {
+    Value count = arith::IndexCastOp::create(b, loc, b.getI32Type(), shift);
+    words = arith::ShRUIOp::create(b, loc, words, vector::BroadcastOp::create(b, loc, wordType, count));
+    words = arith::ShLIOp::create(b, loc, words, number(4));
+  }
+  auto byteType = cast<VectorType>(bytes.getType());
+  Value mask = splat(b, loc, byteType, b.getI8IntegerAttr(((1 << width) - 1) << 4));
+  return arith::AndIOp::create(b, loc, vector::BitCastOp::create(b, loc, byteType, words), mask);
+}
+
+/// Where a field of groups has what belongs to a group.
+SmallVector<Value> QuantizedPanel::place(OpBuilder &b, Location loc, Value panel, Value group, Value last) const {
+  if (!contraction.hasFactors())
+    return {panel, group, last};
+  Value groups = constant(b, loc, contraction.blockGroups());
+  return {panel, b.createOrFold<arith::DivUIOp>(loc, group, groups), b.createOrFold<arith::RemUIOp>(loc, group, groups),
+          last};
 }
 
 SmallVector<QuadFactor> QuantizedPanel::storedFactors(OpBuilder &b, Location loc, Value panel, Value group, Value quad,
                                                       int64_t vector) const {
-  return dot->factors(b, loc, storedQuad(b, loc, panel, group, quad, vector));
+  return dot->factors(b, loc, storedQuad(b, loc, panel, group, quad, vector),
+                      storedUpper(b, loc, panel, group, quad, vector));
 }
 
 Value QuantizedPanel::storedScale(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const {
-  return halves(b, loc, contraction.scale, {panel, group, constant(b, loc, vector * lanes)});
+  return scaled(b, loc, contraction.scale, contraction.factor, contraction.hasSignedFactors,
+                place(b, loc, panel, group, constant(b, loc, vector * lanes)));
 }
 
 Value QuantizedPanel::storedMinimum(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const {
-  return halves(b, loc, contraction.minimum, {panel, group, constant(b, loc, vector * lanes)});
+  return scaled(b, loc, contraction.minimum, contraction.minimumFactor, /*isSigned=*/false,
+                place(b, loc, panel, group, constant(b, loc, vector * lanes)));
+}
+
+/// Halves of the block at `place`, times the factors of the group there, if there are any.
+Value QuantizedPanel::scaled(OpBuilder &b, Location loc, Value halves, Value factors, bool isSigned,
+                             ArrayRef<Value> place) const {
+  Value scale = this->halves(b, loc, halves, {place[0], place[1], place.back()});
+  if (!factors)
+    return scale;
+  auto words = VectorType::get(lanes, b.getI32Type());
+  Value factor = vector::LoadOp::create(b, loc, VectorType::get(lanes, b.getI8Type()), factors, place);
+  factor = isSigned ? Value(arith::ExtSIOp::create(b, loc, words, factor))
+                    : Value(arith::ExtUIOp::create(b, loc, words, factor));
+  factor = arith::SIToFPOp::create(b, loc, scale.getType(), factor);
+  return arith::MulFOp::create(b, loc, scale, factor);
 }
 
 Value QuantizedPanel::halves(OpBuilder &b, Location loc, Value buffer, ValueRange indices) const {
@@ -174,7 +250,7 @@ Value QuantizedPanel::halves(OpBuilder &b, Location loc, Value buffer, ValueRang
 
 void QuantizedPanel::prefetch(OpBuilder &b, Location loc, Value panel, Value group, Value distance,
                               unsigned locality) const {
-  memref::PrefetchOp::create(b, loc, bytes, ValueRange{panel, group, distance},
+  memref::PrefetchOp::create(b, loc, bytes, place(b, loc, panel, group, distance),
                              /*isWrite=*/false, locality,
                              /*isDataCache=*/true);
 }

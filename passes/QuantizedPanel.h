@@ -45,10 +45,15 @@ public:
   /// The stored bytes of a quad, 4 x lanes of i8.
   Value storedQuad(OpBuilder &b, Location loc, Value panel, Value group, Value quad, int64_t vector) const;
 
-  /// Fetches a byte that is `distance` behind the first one of a group's block. Past the block's end is the next one.
+  /// What the integers of a quad have past 4 bits, at its place: for either half, 4 x lanes of i8; nothing for integers
+  /// of 4 and 8 bits.
+  SmallVector<Value> storedUpper(OpBuilder &b, Location loc, Value panel, Value group, Value quad,
+                                 int64_t vector) const;
+
+  /// Fetches a byte that is `distance` behind the first one of a group. Past the group's end is the next one.
   void prefetch(OpBuilder &b, Location loc, Value panel, Value group, Value distance, unsigned locality) const;
 
-  /// Bytes of a group's block in the weights file.
+  /// Bytes of a block in the weights file.
   int64_t blockBytes() const;
 
 private:
@@ -64,14 +69,17 @@ private:
   const IntegerDot *dot;
   int64_t lanes;
   bool halfIsNative; ///< the target widens vectors of f16 by an instruction
-  Value bytes;       ///< P x G x the integers of a block
+  Value bytes, high; ///< P x blocks (x groups of a block) x the integers of a group, and their bits past 4
   std::optional<Unpacked> unpacked;
 
   SmallVector<QuadFactor> storedFactors(OpBuilder &b, Location loc, Value panel, Value group, Value quad,
                                         int64_t vector) const;
   Value storedScale(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const;
   Value storedMinimum(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const;
+  SmallVector<Value> place(OpBuilder &b, Location loc, Value panel, Value group, Value last) const;
+  Value scaled(OpBuilder &b, Location loc, Value halves, Value factors, bool isSigned, ArrayRef<Value> place) const;
   Value halves(OpBuilder &b, Location loc, Value buffer, ValueRange indices) const;
+  Value moveBits(OpBuilder &b, Location loc, Value bytes, Value shift, int64_t width) const;
 
   int64_t factorBytes() const { return 4 * lanes; } ///< of one vector
   int64_t quadBytes() const { return dot->factorsPerQuad() * vectors() * factorBytes(); }

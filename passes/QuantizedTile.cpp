@@ -33,7 +33,7 @@ public:
     while (panel % lanes != 0)
       lanes /= 2;
     if (isInteger)
-      dot = makeIntegerDot(target.int8Dot, contraction.nibbles, contraction.hasWideActivations(), lanes);
+      dot = makeIntegerDot(target.int8Dot, contraction.bits, contraction.hasWideActivations(), lanes);
     sumType = VectorType::get(lanes, b.getF32Type());
     wordType = VectorType::get(lanes, b.getI32Type());
     int64_t vectors = panel / lanes;
@@ -55,6 +55,7 @@ public:
   void prepare(OpBuilder &builder, Location location) override {
     moveTo(builder, location);
     weights->prepare(b, loc);
+    joinGroups();
     input = QuantizedInput(b, loc, contraction, contraction.zero + (dot ? dot->bias() : 0), dot && dot->takesPairs());
   }
 
@@ -124,6 +125,20 @@ private:
           sum = arith::AddFOp::create(b, loc, vector::LoadOp::create(b, loc, sumType, contraction.c, indices), sum);
         vector::StoreOp::create(b, loc, sum, contraction.c, indices);
       }
+  }
+
+  /// Activations (M, blocks, groups of a block, ...) as (M, G, ...), and their scales.
+  void joinGroups() {
+    if (!contraction.hasFactors())
+      return;
+    for (Value *buffer : {&contraction.a, &contraction.aScale}) {
+      if (!*buffer)
+        continue;
+      SmallVector<ReassociationIndices> dims = {{0}, {1, 2}};
+      for (int64_t dim = 3; dim < cast<MemRefType>(buffer->getType()).getRank(); ++dim)
+        dims.push_back({dim});
+      *buffer = memref::CollapseShapeOp::create(b, loc, *buffer, dims);
+    }
   }
 
   /// sums += what one group adds to C.
@@ -211,18 +226,19 @@ private:
 
   static constexpr int64_t lineBytes = 64;
 
-  int64_t blockLines() const { return llvm::divideCeil(weights->blockBytes(), lineBytes); }
+  /// Lines of a block, divided among its groups; rounded up.
+  int64_t groupLines() const { return llvm::divideCeil(weights->blockBytes(), lineBytes * contraction.blockGroups()); }
 
   /// Several tiles that go over a panel share the fetching of the next one.
   Value firstLine() {
-    int64_t lines = contraction.groups() * blockLines();
+    int64_t lines = contraction.groups() * groupLines();
     Value share = arith::ShRUIOp::create(b, loc, constant(lines), aheadShift);
     return add(arith::MulIOp::create(b, loc, aheadIndex, share), lines);
   }
 
-  /// Fetches this tile's part of as many lines as a block has. A tile that is alone is fed well enough by the hardware.
+  /// Fetches this tile's part of as many lines as a group has. A tile that is alone is fed well enough by the hardware.
   void fetchLines(Value panel, Value group) {
-    Value lines = constant(blockLines());
+    Value lines = constant(groupLines());
     Value from = arith::MulIOp::create(b, loc, group, lines);
     Value to = arith::AddIOp::create(b, loc, from, lines);
     from = arith::ShRUIOp::create(b, loc, from, aheadShift);
@@ -294,17 +310,21 @@ private:
 
   void addQuadOfFloats(const Tile &tile, Value group, Value quad, MutableArrayRef<Value> products) {
     prefetchQuad(tile, group, quad);
+    auto asWords = [&](Value bytes) { return vector::BitCastOp::create(b, loc, wordType, bytes); };
     SmallVector<Value> words;
+    SmallVector<SmallVector<Value>> upper;
     for (int64_t v = tile.first; v < tile.first + columns; ++v) {
-      Value stored = weights->storedQuad(b, loc, tile.panel, group, quad, v);
-      words.push_back(vector::BitCastOp::create(b, loc, wordType, stored));
+      words.push_back(asWords(weights->storedQuad(b, loc, tile.panel, group, quad, v)));
+      upper.push_back(weights->storedUpper(b, loc, tile.panel, group, quad, v));
     }
     for (int64_t half = 0; half < contraction.halves(); ++half)
       for (int64_t place = 0; place < 4; ++place) {
         SmallVector<Value> factors;
-        for (Value word : words)
-          factors.push_back(
-              arith::SIToFPOp::create(b, loc, sumType, integerOfQuad(b, loc, word, contraction.nibbles, half, place)));
+        for (auto [word, bits] : llvm::zip_equal(words, upper)) {
+          Value above = bits.empty() ? Value() : asWords(bits[half]);
+          Value integer = integerOfQuad(b, loc, word, above, contraction.nibbles, half, place);
+          factors.push_back(arith::SIToFPOp::create(b, loc, sumType, integer));
+        }
         for (int64_t r = 0; r < tile.rows; ++r) {
           SmallVector<Value> indices = {add(tile.row, r), group, quad, constant(place)};
           if (contraction.nibbles)

@@ -19,6 +19,7 @@ from quantized_module import (
     forms_of_this_machine,
     linear_module,
     linear_reference,
+    linear_shape,
 )
 
 pytestmark = pytest.mark.slow
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.slow
 Array = np.ndarray[Any, Any]
 HERE = forms_of_this_machine()
 GROUPS = [("q8", 32), ("q8", 64), ("q8", 128), ("q4_0", 32), ("q4_1", 32)]
+MORE_BITS = [("q5_0", 32), ("q5_1", 32)]
+FACTORS = [("q4_k", 32), ("q5_k", 32), ("q6_k", 16)]  # several groups in a block
 
 
 def whole_activations(linear: Linear, rows: int, rng: np.random.Generator) -> Array:
@@ -51,6 +54,12 @@ def test_integers_are_exact(form: str, tmp_path: Path) -> None:
         Linear("q4_1", 32, "a8", "1", 70, 33),
         Linear("q4_1", 32, "a8", "5", 32, 64),
         Linear("q8", 92, "a8", "3", 90, 50),  # one group for the whole row, K padded to quads
+        Linear("q5_0", 32, "a8", "?", 90, 40),
+        Linear("q5_1", 32, "a8", "1", 64, 33),
+        Linear("q4_k", 32, "a8", "?", 500, 40),
+        Linear("q5_k", 32, "a8", "1", 256, 33),
+        Linear("q6_k", 16, "a8", "?", 512, 40),
+        Linear("q6_k", 16, "a8", "1", 512, 40),
     ]
     module = CompiledModule(linear_module(machine, linears), tmp_path / "m", machine)
     for number, linear in enumerate(linears):
@@ -65,14 +74,15 @@ def test_integers_are_exact(form: str, tmp_path: Path) -> None:
 def test_extreme_integers_do_not_saturate(form: str, tmp_path: Path) -> None:
     """Weights of -128, as foreign files may hold, and the largest nibbles, against activations of 127 and -127."""
     machine = FORMS[form]
-    linears = [Linear("q8", 64, "a8", "2", 128, 32), Linear("q4_1", 32, "a8", "2", 64, 32)]
+    kinds = [("q8", 64), ("q4_1", 32), ("q5_1", 32), ("q6_k", 16)]
+    linears = [Linear(kind, group, "a8", "2", 256, 32) for kind, group in kinds]
     module = CompiledModule(linear_module(machine, linears), tmp_path / "m", machine)
     for number, linear in enumerate(linears):
-        shape = (linear.columns, linear.groups, linear.group)
-        extremes = [-128, 127] if linear.kind == "q8" else [0, 15]
+        shape, extremes = linear_shape(linear), linear.what.range
         for weights in (np.full(shape, extremes[0]), np.full(shape, extremes[1]), np.resize(extremes, shape)):
-            ones = np.ones(shape[:2], np.float16)
-            weight = Quantized(linear, weights, ones, ones)
+            ones = np.ones((shape[0], linear.blocks), np.float16)
+            factors = (np.full(shape[:2], linear.what.lowest or 1), np.ones(shape[:2]))
+            weight = Quantized(linear, weights, ones, ones, factors)
             x = np.full((2, linear.depth), 127, np.float32)
             x[1] = np.where(weights.reshape(shape[0], -1)[0] < 0, -127, 127)
             expected = x.astype(np.float64) @ weight.values().T
@@ -88,11 +98,12 @@ def test_wide_activations(form: str, tmp_path: Path) -> None:
         Linear("q8", 32, "a16", "1", 32, 40),
         Linear("q4_0", 32, "a16", "?", 32, 40),
         Linear("q4_1", 32, "a16", "1", 30, 40),
+        Linear("q5_0", 32, "a16", "?", 32, 40),
+        Linear("q5_1", 32, "a16", "1", 30, 40),
     ]
     module = CompiledModule(linear_module(machine, linears), tmp_path / "m", machine)
     for number, linear in enumerate(linears):
-        shape = (linear.columns, linear.groups, linear.group)
-        low, high = {"q8": (-128, 127), "q4_0": (-8, 7), "q4_1": (0, 15)}[linear.kind]
+        shape, (low, high) = linear_shape(linear), linear.what.range
         ones, zeros = np.ones(shape[:2], np.float16), np.zeros(shape[:2], np.float16)
         rows = 1 if linear.rows == "1" else 7
         for integers in (np.full(shape, low), np.full(shape, high), rng.integers(low, high + 1, shape)):
@@ -106,7 +117,7 @@ def test_wide_activations(form: str, tmp_path: Path) -> None:
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     form=st.sampled_from(HERE),
-    group=st.sampled_from(GROUPS),
+    group=st.sampled_from(GROUPS + MORE_BITS + FACTORS),
     rows=st.sampled_from(["?", "1", "6"]),
     depth=st.integers(1, 300),
     columns=st.integers(1, 70),
@@ -141,6 +152,8 @@ def test_switches(options: str, tmp_path: Path) -> None:
         Linear("q8", 64, "a8", "?", 100, 40),
         Linear("q4_0", 32, "a8", "1", 64, 40),
         Linear("q4_1", 32, "a32", "3", 50, 40),
+        Linear("q5_k", 32, "a8", "?", 300, 40),
+        Linear("q6_k", 16, "a32", "1", 256, 40),
     ]
     text = linear_module(machine, linears)
     plain = CompiledModule(text, tmp_path / "off", machine, options)
@@ -157,7 +170,8 @@ def test_every_form_gives_the_same_bits(tmp_path: Path) -> None:
     forms = [name for name in ("none-256", "avx2", "avx512vnni-256") if name in HERE]
     if len(forms) < 2:
         pytest.skip("this machine has one form only")
-    linears = [Linear(*group, "a8", "?", 96, 40) for group in GROUPS]
+    linears = [Linear(*group, "a8", "?", 96, 40) for group in GROUPS + MORE_BITS]
+    linears += [Linear(*group, "a8", "?", 512, 40) for group in FACTORS]
     results = []
     for form in forms:
         machine, rng = FORMS[form], np.random.default_rng(7)

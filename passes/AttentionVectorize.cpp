@@ -577,14 +577,9 @@ struct AttentionVectorize : buddy::impl::AttentionVectorizeBase<AttentionVectori
     FailureOr<Attention> attention = matchAttention(function, options);
     if (failed(target) || failed(attention))
       return signalPassFailure();
-    function.getBody().dropAllReferences();
-    while (function.getBody().getBlocks().size() > 1)
-      function.getBody().back().erase();
-    Block &body = function.getBody().front();
-    body.clear();
+    clearBody(function);
     AttentionEmitter(function, *attention, *target).emit();
-    OpBuilder b(function.getContext());
-    b.setInsertionPointToEnd(&body);
+    OpBuilder b = OpBuilder::atBlockEnd(&function.getBody().front());
     func::ReturnOp::create(b, function.getLoc());
     function->removeAttr("buddy.attention");
   }

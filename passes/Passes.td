@@ -210,6 +210,18 @@ def AttentionVectorize : Pass<"attention-vectorize", "func::FuncOp"> {
                            "vector::VectorDialect"];
 }
 
+def QuantizeVectorize : Pass<"quantize-vectorize", "func::FuncOp"> {
+  let summary = "Replaces the body of a function that rounds activations to integers by vector code";
+  let description = [{
+    For functions with `buddy.quantize`, whose signature docs/architecture.md states. The body, which is the reference,
+    is not read. A group of a row is loaded into registers once: there its columns are mixed by the butterflies of a
+    Hadamard matrix, if `rotation` is not 1, its largest magnitude is found, and it is rounded and stored. Rows run in
+    parallel.
+  }];
+  let dependentDialects = ["arith::ArithDialect", "math::MathDialect", "memref::MemRefDialect", "scf::SCFDialect",
+                           "vector::VectorDialect"];
+}
+
 def MatmulVectorize : Pass<"matmul-vectorize", "func::FuncOp"> {
   let summary = "Turns contractions with packed weights into parallel loops over register tiles";
   let description = [{

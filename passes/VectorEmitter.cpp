@@ -76,3 +76,10 @@ void VectorEmitter::transposeSquare(MutableArrayRef<Value> rows) {
       rows[i + half] = vector::ShuffleOp::create(b, loc, x, y, lower);
     }
 }
+
+void mlir::buddy::clearBody(func::FuncOp function) {
+  function.getBody().dropAllReferences();
+  while (function.getBody().getBlocks().size() > 1)
+    function.getBody().back().erase();
+  function.getBody().front().clear();
+}

@@ -11,6 +11,7 @@
 #include "Target.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
@@ -35,6 +36,7 @@ protected:
   Value sub(Value x, Value y) { return b.createOrFold<arith::SubIOp>(loc, x, y); }
   Value mul(Value x, int64_t y) { return b.createOrFold<arith::MulIOp>(loc, x, index(y)); }
   Value min(Value x, Value y) { return b.createOrFold<arith::MinSIOp>(loc, x, y); }
+  Value max(Value x, Value y) { return b.createOrFold<arith::MaxSIOp>(loc, x, y); }
   Value splat(Value scalar, VectorType type) { return vector::BroadcastOp::create(b, loc, type, scalar); }
   Value constant(float value, VectorType type) {
     return arith::ConstantOp::create(b, loc, DenseElementsAttr::get(type, value));
@@ -99,6 +101,9 @@ protected:
   /// Transposes lanes x lanes in registers.
   void transposeSquare(MutableArrayRef<Value> rows);
 };
+
+/// Empties a function whose body is a reference that a kernel replaces: one block is left, without a terminator.
+void clearBody(func::FuncOp function);
 
 } // namespace mlir::buddy
 

@@ -183,12 +183,10 @@ class _Importer:
         target: Target,
         priority: tuple[str, ...],
         cache: CacheShape | None,
-        activation_bits: int | None,
     ) -> None:
         self.captured, self.units, self.target = captured, units, target
         self.parameters = {stored.name: stored for stored in parameters}
         self.offsets, self.priority, self.cache = offsets, priority, cache
-        self.activation_bits = activation_bits
         self.dialects: Counter[tuple[str, str]] = Counter()
         self.refused: dict[str, list[str]] = {}
 
@@ -272,7 +270,7 @@ class _Importer:
             for dim, size in enumerate(getattr(node.meta["val"], "shape", ())):
                 if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.expr not in symbols:
                     symbols[size.node.expr] = tensor.dim(value, constant_index(dim))
-        ctx = Context(symbols, caches, self.functions, self.activation_bits)
+        ctx = Context(symbols, caches, self.functions)
         return _Scope(ctx, weights, caches, dict(values))
 
     # Values
@@ -545,7 +543,6 @@ def import_graph(
     target: Target,
     priority: tuple[str, ...] = ("linalg", "tosa"),
     cache: CacheShape | None = None,
-    activation_bits: int | None = None,
     abi: str = "",
 ) -> ImportedModule:
     """Builds the MLIR module of one entry point (contract: docs/architecture.md).
@@ -559,15 +556,13 @@ def import_graph(
         target: Decides the panel width.
         priority: Dialects in order of preference.
         cache: Shape of the KV caches, None for a module without.
-        activation_bits: Integers of so many bits (8, 16) are the activations of products with weights in blocks;
-            None: f32.
         abi: The ABI hash, recorded in the module.
 
     Raises:
         BuddyError: Some op can't be lowered; the message names all of them.
     """
     check_supported([captured], priority)
-    return _Importer(captured, units, parameters, offsets, target, priority, cache, activation_bits).run(name, abi)
+    return _Importer(captured, units, parameters, offsets, target, priority, cache).run(name, abi)
 
 
 __all__ = [

@@ -47,6 +47,7 @@ class StoredParameter:
         dtype: The dtype that the graph reads.
         role: What the graphs do with it.
         format: How its numbers are stored (`buddy_gen.transforms.quantization`).
+        activation_bits: Integers of so many bits (8, 16) are the activations of its products; None: f32.
     """
 
     name: str
@@ -54,6 +55,7 @@ class StoredParameter:
     dtype: torch.dtype
     role: Role
     format: Format = F32
+    activation_bits: int | None = None
 
     @property
     def panels(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +28,7 @@ from buddy_gen.target import Target, host_target
 from buddy_gen.transforms.precision import Precision
 from buddy_gen.transforms.quantization import assign_formats
 from buddy_gen.weights.blocks import dequantize, unpack_blocks
+from buddy_gen.weights.formats import Format
 from buddy_gen.weights.packed import WeightsLayout, unpack_panels
 from buddy_gen.weights.raw_floats import bf16_to_f32
 
@@ -101,11 +103,10 @@ class NarrowModel:
         state = {name: torch.from_numpy(value) for name, value in self.stored_values().items()}
         model.load_state_dict(state, strict=False)
         if self.precision.activation_bits == 8:
-            forms = {stored.name: stored.format.of_columns(stored.shape[-1]) for stored in self.parameters}
+            by_name = {stored.name: stored for stored in self.parameters}
             for name, module in model.named_modules():
                 if isinstance(module, nn.Linear):
-                    stored_as = name + ".weight" if name + ".weight" in forms else EMBEDDING
-                    module.register_forward_pre_hook(_rounding(forms[stored_as].group))
+                    module.register_forward_pre_hook(_rounding(by_name.get(name + ".weight") or by_name[EMBEDDING]))
         return model
 
     def eager_logits(self, ids: Sequence[int]) -> Floats:
@@ -140,7 +141,6 @@ def narrow_model(
             target=machine,
             priority=priority,
             cache=CacheShape(sizes.layers, sizes.kv_heads, sizes.head_dim, CACHE_DTYPES[precision.kv_dtype]),
-            activation_bits=precision.activation_bits,
         )
         for graph, units in graphs
     }
@@ -159,22 +159,46 @@ def _values(stored: StoredParameter, data: npt.NDArray[Any]) -> Floats:
     if stored.format.in_blocks:
         rows, columns = stored.shape
         form = stored.format.of_columns(columns)
-        return np.ascontiguousarray(dequantize(unpack_blocks(data, form, rows), form.kind)[:, :columns])
+        values = torch.from_numpy(dequantize(unpack_blocks(data, form, rows), form.kind))
+        # Sizes that are no square: their root's power of two stands in the weight.
+        part = form.rotation**0.5 / 2 ** (math.log2(form.rotation) // 2)
+        return np.ascontiguousarray((values @ _rotation(form, values.shape[1]).T)[:, :columns].numpy() / part)
     wide = bf16_to_f32(data) if stored.format.kind == "bf16" else data.astype(np.float32)
     return unpack_panels(wide, stored.shape[0]) if stored.panels else wide
 
 
-def rounded_activations(x: torch.Tensor, group: int) -> torch.Tensor:
-    """x rounded to int8 by row and group, as docs/quantization.md says it."""
+def _rotation(form: Format, columns: int) -> torch.Tensor:
+    """R (K, K) of docs/quantization.md, divided by the root of its size: its inverse is its transpose."""
+    blocks = []
+    for _ in range(columns // form.rotation):
+        block = torch.ones(1, 1)
+        while len(block) < form.rotation:
+            block = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), block)
+        blocks.append(block / form.rotation**0.5)
+    return torch.block_diag(*blocks)
+
+
+def rounded_activations(x: torch.Tensor, group: int, bits: int = 8) -> torch.Tensor:
+    """x rounded to integers by row and group, as docs/quantization.md says it."""
     columns = x.shape[-1]
     padded = nn.functional.pad(x, (0, -columns % group)).unflatten(-1, (-1, group))
     largest = padded.abs().amax(-1, keepdim=True)
-    factor = torch.where(largest < 2.0**-100, torch.zeros_like(largest), 127 / largest)
-    return (torch.round(padded * factor) * (largest / 127)).flatten(-2)[..., :columns]
+    most = 2.0 ** (bits - 1) - 1
+    factor = torch.where(largest < 2.0**-100, torch.zeros_like(largest), most / largest)
+    return (torch.round(padded * factor) * (largest / most)).flatten(-2)[..., :columns]
 
 
-def _rounding(group: int) -> Any:
-    return lambda module, args: (rounded_activations(args[0], group),)
+def _rounding(stored: StoredParameter) -> Any:
+    columns, bits = stored.shape[1], stored.activation_bits
+    form = stored.format.of_columns(columns)
+    assert bits is not None
+    rotation = _rotation(form, form.padded(columns))
+
+    def hook(module: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        padded = nn.functional.pad(args[0], (0, form.padded(columns) - columns))
+        return ((rounded_activations(padded @ rotation, form.group, bits) @ rotation.T)[..., :columns],)
+
+    return hook
 
 
 class _RoundedCache(DynamicCache):

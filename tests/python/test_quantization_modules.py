@@ -64,7 +64,9 @@ def _precision(name: str) -> Precision:
 def _tolerance(precision: Precision) -> float:
     if precision.kv_dtype in ("f16", "bf16"):
         return 2e-2
-    if precision.activation_bits == 8 or precision.kv_dtype == "i8":
+    if precision.activation_bits == 8:
+        return 1.5e-1  # a last bit decides here and there between two integers, and a step is 1/127 of a group's range
+    if precision.kv_dtype == "i8":
         return 5e-2
     return 2e-2 if precision.activation_bits == 16 else 2e-4
 

@@ -175,7 +175,6 @@ class LlamaGenerator:
                 target=self.target,
                 priority=tuple(self.key["dialect_priority"]),
                 cache=cache,
-                activation_bits=self.precision.activation_bits,
                 abi=abi,
             )
             path = self.output_dir / f"{stem}.mlir"

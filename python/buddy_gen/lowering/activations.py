@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from mlir import ir
-from mlir.dialects import arith, math, tensor
+from collections.abc import Callable
 
-from buddy_gen.lowering.context import Context, Size, element_of, static_shape, tensor_type
+from mlir import ir
+from mlir.dialects import arith, bufferization, func, math, tensor
+
+from buddy_gen.lowering.context import (
+    Context,
+    Size,
+    constant_index,
+    element_of,
+    loop_index,
+    static_shape,
+    tensor_type,
+)
 from buddy_gen.weights.formats import QUAD, Format
+from buddy_gen.weights.rotation import activation_share
 
 __all__ = ["integer_factor", "integer_of", "integer_scale", "largest_magnitude", "prepare_activations"]
 
@@ -39,20 +50,22 @@ def integer_of(value: ir.Value, factor: ir.Value, bits: int = 8) -> ir.Value:
     return arith.fptosi(ir.IntegerType.get_signless(bits), math.roundeven(arith.mulf(value, factor)))
 
 
-def prepare_activations(ctx: Context, x: ir.Value, rows: Size, form: Format | None) -> ir.Value:
-    """x (M, K) as the product with a weight of `form` takes it: (M, G * g).
+def prepare_activations(ctx: Context, x: ir.Value, rows: Size, weight: ir.Value) -> ir.Value:
+    """x (M, K) as the product with `weight` takes it; (M, G * g) if that is stored in blocks.
 
     With integer activations that is x rounded in each group of a row (8 bits: to 255 steps): a tensor of integers and
-    one of scales, behind a dequantiser.
+    one of scales, behind a dequantiser. If the weight's columns were mixed, so are those of x before.
     """
+    form = ctx.formats.get(weight)
     if form is None:
         return x
-    key = (x, form)
+    bits = ctx.activation_bits[weight]
+    key = (x, form, bits)
     if key not in ctx.prepared:
         columns = static_shape(x)[1]
         assert columns is not None
         padded = _padded(ctx, x, rows, form.padded(columns))
-        bits = ctx.activation_bits
+        assert bits is not None or not form.is_rotated
         ctx.prepared[key] = padded if bits is None else _quantised(ctx, padded, rows, form, bits)
     return ctx.prepared[key]
 
@@ -79,12 +92,42 @@ def _quantised(ctx: Context, x: ir.Value, rows: Size, form: Format, bits: int) -
     assert columns is not None
     inner = [2, form.integer_bytes // QUAD, QUAD] if form.is_nibbles else [form.group // QUAD, QUAD]
     sizes: list[Size] = [rows, columns // form.group, *inner]
+    operands = [x, ctx.empty(sizes, ir.IntegerType.get_signless(bits)), ctx.empty(sizes[:2], ir.F32Type.get())]
+    types = [value.type for value in operands]
+    key = ("quantize", form.rotation, *map(str, types))
+    function = ctx.functions.get(key, "quantize", lambda name: _define(name, types, form.rotation, bits))
+    integers, scales = func.CallOp(types[1:], function, operands).results
+    if form.has_factors:
+        outer: list[Size] = [rows, form.blocks(columns), form.encoding.groups]
+        integers = _by_block(integers, [*outer, *inner])
+        scales = _by_block(scales, outer)
+        sizes = [*outer, *inner]
+    return _values(ctx, integers, scales, sizes, [rows, columns])
+
+
+def _define(name: str, types: list[ir.Type], rotation: int, bits: int) -> func.FuncOp:
+    """A private function whose body is the reference of what a pass does in registers."""
+    function = func.FuncOp(name, ir.FunctionType.get(types, types[1:]), visibility="private")
+    i64 = ir.IntegerType.get_signless(64)
+    function.attributes["buddy.quantize"] = ir.DictAttr.get({"rotation": ir.IntegerAttr.get(i64, rotation)})
+    block = function.add_entry_block()
+    with ir.InsertionPoint(block):
+        func.ReturnOp(_reference(list(block.arguments), rotation, bits))
+    return function
+
+
+def _reference(arguments: list[ir.Value], rotation: int, bits: int) -> list[ir.Value]:
+    """The integers of x (M, K) and their scales (M, G)."""
+    x, integers, scales = arguments
+    ctx = Context({}, None, None)
+    static_rows = static_shape(x)[0]
+    rows: Size = tensor.dim(x, constant_index(0)) if static_rows is None else static_rows
+    if rotation > 1:
+        x = _rotated(ctx, x, rows, rotation)
+    sizes: list[Size] = [rows, *(size for size in static_shape(integers)[1:] if size is not None)]
     rank = len(sizes)
     f32 = ir.F32Type.get()
-    dynamic = [] if isinstance(rows, int) else [rows]
-    static = [size if isinstance(size, int) else ir.ShapedType.get_dynamic_size() for size in sizes]
-    grouping = [[0], list(range(1, rank))]
-    grouped = tensor.expand_shape(tensor_type(sizes, f32), x, grouping, dynamic, static)
+    grouped = _expanded(x, sizes, [[0], list(range(1, rank))])
     every = ir.AffineMap.get_identity(rank)
     by_group = ir.AffineMap.get(rank, 0, [ir.AffineDimExpr.get(0), ir.AffineDimExpr.get(1)])
     largest = ctx.generic(
@@ -96,39 +139,60 @@ def _quantised(ctx: Context, x: ir.Value, rows: Size, form: Format, bits: int) -
     )
     pair = ir.AffineMap.get_identity(2)
 
-    parallel = ["parallel"] * rank
-    factors = ctx.generic(
-        [largest], ctx.empty(sizes[:2], f32), [pair, pair], ["parallel"] * 2, lambda m, _: integer_factor(ctx, m, bits)
-    )
-    scales = ctx.generic(
-        [largest],
-        ctx.empty(sizes[:2], f32),
-        [pair, pair],
-        ["parallel"] * 2,
-        lambda most, _: integer_scale(ctx, most, bits),
-    )
-    integers = ctx.generic(
+    def of_groups(body: Callable[[ir.Value], ir.Value]) -> ir.Value:
+        init = ctx.empty(sizes[:2], f32)
+        return ctx.generic([largest], init, [pair, pair], ["parallel"] * 2, lambda most, _: body(most))
+
+    factors = of_groups(lambda most: integer_factor(ctx, most, bits))
+    made_scales = of_groups(lambda most: integer_scale(ctx, most, bits))
+    made = ctx.generic(
         [grouped, factors],
-        ctx.empty(sizes, ir.IntegerType.get_signless(bits)),
+        ctx.empty(sizes, element_of(integers)),
         [every, by_group, every],
-        parallel,
+        ["parallel"] * rank,
         lambda x, factor, _: integer_of(x, factor, bits),
     )
-    if form.has_factors:
-        outer: list[Size] = [rows, form.blocks(columns), form.encoding.groups]
-        integers = _by_block(integers, [*outer, *inner])
-        scales = _by_block(scales, outer)
-        sizes = [*outer, *inner]
-    return _values(ctx, integers, scales, sizes, [rows, columns])
+    results = ((made, integers), (made_scales, scales))
+    return [bufferization.materialize_in_destination(out.type, value, out) for value, out in results]
+
+
+def _rotated(ctx: Context, x: ir.Value, rows: Size, rotation: int) -> ir.Value:
+    """x (M, K) with each `rotation` columns times a Hadamard matrix, and the power of two that is left to activations.
+
+    The sign at (k, n) is that of the parity of the bits that k and n share.
+    """
+    columns = static_shape(x)[1]
+    assert columns is not None
+    f32, i32 = ir.F32Type.get(), ir.IntegerType.get_signless(32)
+    sizes: list[Size] = [rows, columns // rotation, rotation]
+    m, c, n, k = (ir.AffineDimExpr.get(i) for i in range(4))
+    share = activation_share(rotation)
+
+    def add_term(value: ir.Value, total: ir.Value) -> ir.Value:
+        shared = arith.andi(arith.index_cast(i32, loop_index(2)), arith.index_cast(i32, loop_index(3)))
+        is_odd = arith.trunci(ir.IntegerType.get_signless(1), math.ctpop(shared))
+        factor = arith.select(is_odd, ctx.scalar(-share, f32), ctx.scalar(share, f32))
+        return arith.addf(total, arith.mulf(value, factor))
+
+    mixed = ctx.generic(
+        [_expanded(x, sizes, [[0], [1, 2]])],
+        ctx.filled(sizes, f32, 0),
+        [ir.AffineMap.get(4, 0, [m, c, k]), ir.AffineMap.get(4, 0, [m, c, n])],
+        ["parallel"] * 3 + ["reduction"],
+        add_term,
+    )
+    return tensor.collapse_shape(tensor_type([rows, columns], f32), mixed, [[0], [1, 2]])
+
+
+def _expanded(value: ir.Value, sizes: list[Size], grouping: list[list[int]]) -> ir.Value:
+    static = [size if isinstance(size, int) else ir.ShapedType.get_dynamic_size() for size in sizes]
+    dynamic = [size for size in sizes if not isinstance(size, int)]
+    return tensor.expand_shape(tensor_type(sizes, element_of(value)), value, grouping, dynamic, static)
 
 
 def _by_block(value: ir.Value, sizes: list[Size]) -> ir.Value:
     """(M, G, ...) as (M, blocks, groups of a block, ...)."""
-    rank = len(sizes)
-    static = [size if isinstance(size, int) else ir.ShapedType.get_dynamic_size() for size in sizes]
-    dynamic = [size for size in sizes if not isinstance(size, int)]
-    grouping = [[0], [1, 2], *([i] for i in range(3, rank))]
-    return tensor.expand_shape(tensor_type(sizes, element_of(value)), value, grouping, dynamic, static)
+    return _expanded(value, sizes, [[0], [1, 2], *([i] for i in range(3, len(sizes)))])
 
 
 def _values(ctx: Context, integers: ir.Value, scales: ir.Value, sizes: list[Size], result: list[Size]) -> ir.Value:

@@ -97,11 +97,11 @@ class Context:
         node: The FX node that is being lowered.
         symbols: Symbolic size -> its value, of index type.
         caches: The function's caches, None where it has none.
-        activation_bits: Integers of so many bits (8, 16) are the activations of products with weights in blocks;
-            None: f32.
         formats: The weights in blocks that were read -> their format.
+        activation_bits: The same weights -> the bits of the integers (8, 16) that are the activations of their
+            products; None: f32.
         flattened: Activations of products -> their matrix.
-        prepared: Activations that were prepared for such products, by themselves and the format.
+        prepared: Activations that were prepared for such products, by themselves, the format and the bits.
     """
 
     def __init__(
@@ -109,17 +109,16 @@ class Context:
         symbols: dict[sympy.Symbol, ir.Value],
         caches: CacheState | None,
         functions: Any,
-        activation_bits: int | None = None,
     ) -> None:
         self.node: fx.Node | None = None
         self.symbols = symbols
         self._expressions: dict[sympy.Expr, ir.Value] = {}
         self.caches = caches
         self.functions = functions
-        self.activation_bits = activation_bits
         self.formats: dict[ir.Value, Format] = {}
+        self.activation_bits: dict[ir.Value, int | None] = {}
         self.flattened: dict[ir.Value, ir.Value] = {}
-        self.prepared: dict[tuple[ir.Value, Format], ir.Value] = {}
+        self.prepared: dict[tuple[ir.Value, Format, int | None], ir.Value] = {}
 
     # Of the node being lowered
 

@@ -119,7 +119,7 @@ def linear(ctx: Context, x: ir.Value, weight: ir.Value, bias: Any = None) -> ir.
     rows_count, _ = require_matrix(weight)
     rows = _rows(ctx, source[:-1])
     flat = _flat(ctx, x, source, rows)
-    taken = prepare_activations(ctx, flat, rows, ctx.formats.get(weight))
+    taken = prepare_activations(ctx, flat, rows, weight)
     product = _matmul(ctx, taken, weight, rows, rows_count, transpose=True)
     product = view_as(ctx, product, [rows, rows_count], ctx.result_sizes())
     return product if bias is None else _add_bias(ctx, product, bias)

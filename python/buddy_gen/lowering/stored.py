@@ -64,6 +64,7 @@ def read_parameter(ctx: Context, weights: ir.Value, offset: ir.Value, stored: St
         form = stored.format.of_columns(columns)
         weight = unpack(_dequantised(ctx, place, form, (rows, columns), panel), rows, form.padded(columns))
         ctx.formats[weight] = form
+        ctx.activation_bits[weight] = stored.activation_bits
         return weight
     narrow = {"f16": ir.F16Type.get, "bf16": ir.BF16Type.get}.get(stored.format.kind)
     element = narrow() if narrow else element_type(stored.dtype)

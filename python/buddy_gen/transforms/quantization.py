@@ -43,8 +43,12 @@ def assign_formats(
             the tensors.
     """
     if precision.dtype == "gguf":
-        return _as_in_gguf(parameters, source, tied_head)
-    return [replace(stored, format=_chosen(stored, precision)) for stored in parameters]
+        kept = _as_in_gguf(parameters, source, tied_head)
+        return [replace(stored, activation_bits=precision.activation_bits) for stored in kept]
+    return [
+        replace(stored, format=_chosen(stored, precision), activation_bits=_activation_bits(stored, precision))
+        for stored in parameters
+    ]
 
 
 def _is_matrix(stored: StoredParameter) -> bool:
@@ -56,10 +60,21 @@ def _chosen(stored: StoredParameter, precision: Precision) -> Format:
         return F32
     if precision.dtype in FLOATS:
         return FLOATS[precision.dtype]
-    is_rim = stored.role is not Role.LINEAR or stored.name == HEAD
-    if is_rim or precision.dtype.startswith("w8"):
-        return q8(0 if precision.group == "channel" else int(precision.group))
+    if _is_rim(stored) or precision.dtype.startswith("w8"):
+        # A rotated table would have to be turned back for its rows to be looked up.
+        is_rotated = precision.activation_bits == 8 and not _is_rim(stored)
+        return q8(0 if precision.group == "channel" else int(precision.group), is_rotated)
     return Q4_1
+
+
+def _is_rim(stored: StoredParameter) -> bool:
+    """Whether it is an embedding or the head."""
+    return stored.role is not Role.LINEAR or stored.name == HEAD
+
+
+def _activation_bits(stored: StoredParameter, precision: Precision) -> int | None:
+    """16 bits for the head, whose product is one of memory anyway: its errors are those of the logits."""
+    return 16 if precision.activation_bits == 8 and _is_rim(stored) else precision.activation_bits
 
 
 def _as_in_gguf(parameters: Sequence[StoredParameter], source: WeightSource, tied_head: bool) -> list[StoredParameter]:

@@ -5,7 +5,7 @@ The layouts are those of docs/quantization.md; `buddy_gen.lowering.stored` write
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy_gen.weights.panels import panel_shape
@@ -29,6 +29,8 @@ __all__ = [
 
 QUAD = 4
 """So many consecutive k of one row stand side by side: what an integer dot product takes at once."""
+
+_LONGEST_ROTATION = 64
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,12 @@ class Format:
     Attributes:
         kind: f32, f16, bf16; or the name of an encoding (q8, q4_0, ..., q6_k), which is stored in blocks.
         group: Consecutive weights of a row that share a scale; 0 for floats, and for q8 a group of the whole row.
+        is_rotated: Whether columns were mixed before they were rounded (`buddy_gen.weights.rotation`).
     """
 
     kind: str
     group: int = 0
+    is_rotated: bool = False
 
     @property
     def in_blocks(self) -> bool:
@@ -104,7 +108,12 @@ class Format:
 
     def of_columns(self, columns: int) -> Format:
         """The format for rows of `columns`, with a group that spans the row made explicit."""
-        return self if self.group or not self.in_blocks else Format(self.kind, -(-columns // QUAD) * QUAD)
+        return self if self.group or not self.in_blocks else replace(self, group=-(-columns // QUAD) * QUAD)
+
+    @property
+    def rotation(self) -> int:
+        """How many consecutive columns were mixed, a power of two that divides the group; 1: none."""
+        return min(_LONGEST_ROTATION, self.group & -self.group) if self.is_rotated else 1
 
     def blocks(self, columns: int) -> int:
         """The number of blocks in a row of K = `columns`."""
@@ -156,6 +165,8 @@ class Format:
         if self.in_blocks:
             group = self.of_columns(shape[1]).group
             entry |= {"format": self.kind, "group": group}
+            if self.is_rotated:
+                entry["rotation"] = self.of_columns(shape[1]).rotation
             if self.has_factors:
                 entry["block"] = group * self.encoding.groups
         return entry
@@ -175,6 +186,6 @@ Q5_0, Q5_1 = Format("q5_0", 32), Format("q5_1", 32)
 Q4_K, Q5_K, Q6_K = Format("q4_k", 32), Format("q5_k", 32), Format("q6_k", 16)
 
 
-def q8(group: int) -> Format:
+def q8(group: int, is_rotated: bool = False) -> Format:
     """int8 with a scale for each `group` weights, or for a whole row (0)."""
-    return Format("q8", group)
+    return Format("q8", group, is_rotated)

@@ -14,6 +14,7 @@ from buddy_gen.weights.gguf_blocks import BLOCK_FORMATS, from_gguf_blocks
 from buddy_gen.weights.panels import fill_panels
 from buddy_gen.weights.quantizers import quantize_rows
 from buddy_gen.weights.raw_floats import f32_to_bf16
+from buddy_gen.weights.rotation import rotate_rows
 from buddy_gen.weights.source import FloatArray, WeightSource
 
 __all__ = ["store_plain", "store_weight", "stored_type"]
@@ -108,8 +109,12 @@ def _narrowed(rows: FloatArray, form: Format, name: str) -> npt.NDArray[Any]:
 
 
 def _quantised(source: WeightSource, name: str, form: Format, start: int, stop: int) -> Fields:
+    rows = _checked(source, name, start, stop)
+    if form.is_rotated:
+        missing = form.padded(rows.shape[1]) - rows.shape[1]
+        rows = rotate_rows(np.pad(rows, ((0, 0), (0, missing))), form.of_columns(rows.shape[1]).rotation)
     try:
-        return quantize_rows(_checked(source, name, start, stop), form)
+        return quantize_rows(rows, form)
     except BuddyError as error:
         if name in str(error):
             raise

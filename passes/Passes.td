@@ -28,6 +28,28 @@ def VerifyModelContract : Pass<"verify-model-contract", "ModuleOp"> {
   ];
 }
 
+def ExpandHalfConversions : Pass<"expand-half-conversions", "ModuleOp"> {
+  let summary = "Expands conversions between f16 and f32 where the target has no instructions for them";
+  let description = [{
+    A target whose `buddy.target` has `converts_half = 0` gets `arith.extf` from f16 and `arith.truncf` from f32 to f16
+    as arithmetic on integers, for scalars and for vectors. Otherwise they would become a call for each element, of
+    functions (`__extendhfsf2`, `__truncsfhf2`) that not every compiler's library has. The results are the same but for
+    the bits of a NaN.
+
+    ```mlir
+    %y = arith.extf %x : vector<8xf16> to vector<8xf32>
+    ```
+    becomes
+    ```mlir
+    %bits = arith.bitcast %x : vector<8xf16> to vector<8xi16>
+    %wide = arith.extui %bits : vector<8xi16> to vector<8xi32>
+    ...
+    %y = arith.bitcast %result : vector<8xi32> to vector<8xf32>
+    ```
+  }];
+  let dependentDialects = ["arith::ArithDialect"];
+}
+
 def FoldDynamicBroadcast : Pass<"fold-dynamic-broadcast", "func::FuncOp"> {
   let summary = "Drops run-time broadcasts of dimensions that the contract says are equal";
   let description = [{

@@ -85,8 +85,9 @@ void addLoopPasses(OpPassManager &pm, const PipelineOptions &options) {
 
 /// Loops -> the LLVM dialect, with parallel loops as OpenMP.
 void addLLVMPasses(OpPassManager &pm) {
-  // Conversions from and to bf16 become integer arithmetic: not every compiler's library has them as functions.
-  add(pm, "arith-expand{include-bf16=true}");
+  // Conversions from and to bf16, and f16 where there are no instructions, become integer arithmetic: not every
+  // compiler's library has them as functions.
+  add(pm, "arith-expand{include-bf16=true},expand-half-conversions");
   // Without the canonicalisation an alloca_scope with several blocks would not lower.
   add(pm, "convert-scf-to-openmp,drop-region-barriers");
   add(pm, "canonicalize,convert-vector-to-scf,expand-strided-metadata,lower-affine");

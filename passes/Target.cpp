@@ -30,10 +30,12 @@ FailureOr<Target> Target::get(Operation *op) {
     value = number.getInt();
     return success();
   };
+  int64_t convertsHalf = target.convertsHalf;
   if (failed(read("vector_bits", target.vectorBits, 64, 4096)) ||
       failed(read("registers", target.registers, 8, 1024)) || failed(read("panel", target.panel, 1, 4096)) ||
-      failed(read("tile_rows", target.tileRows, 1, 32)))
+      failed(read("tile_rows", target.tileRows, 1, 32)) || failed(read("converts_half", convertsHalf, 0, 1)))
     return failure();
+  target.convertsHalf = convertsHalf != 0;
   if (Attribute entry = entries.get("int8_dot")) {
     auto name = dyn_cast<StringAttr>(entry);
     auto form = llvm::StringSwitch<std::optional<Int8Dot>>(name ? name.getValue() : StringRef())

@@ -31,6 +31,7 @@ struct Target {
   int64_t panel = 16;       ///< columns of a packed weight's panel (R)
   int64_t tileRows = 6;     ///< rows of a matmul's register tile
   Int8Dot int8Dot = Int8Dot::none;
+  bool convertsHalf = true; ///< instructions convert between f16 and f32
 
   /// Reads the target of the module around `op`. An entry out of range is an error on that module.
   static FailureOr<Target> get(Operation *op);

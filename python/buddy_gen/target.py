@@ -26,8 +26,9 @@ class Target:
         registers: Number of vector registers.
         panel: Rows of a weight that are stored side by side (f32 elements): the width of a GEMM's register tile.
         tile_rows: Rows of activations in a GEMM's register tile.
-        int8_dot: Which integer dot products there are: none, avx2, avx512bw, avx512vnni or neon_dotprod.
+        int8_dot: Which integer dot products there are: none, ssse3, avx2, avx512bw, avx512vnni or neon_dotprod.
         cpu_features: CPU features, by the names that the program checks at start.
+        converts_half: Whether there are instructions that convert between f16 and f32.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Target:
     tile_rows: int
     int8_dot: str
     cpu_features: tuple[str, ...]
+    converts_half: bool = True
 
     def summary(self) -> dict[str, str | int]:
         """The fields that generated code depends on, as they stand in the ``buddy.target`` attribute."""
@@ -53,6 +55,7 @@ class Target:
             "panel": self.panel,
             "tile_rows": self.tile_rows,
             "int8_dot": self.int8_dot,
+            "converts_half": int(self.converts_half),
         }
 
 
@@ -68,7 +71,7 @@ _VNNI = (*_V4, "avx512vnni")
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("x86-64-v2", _X86, "x86-64-v2", "", 128, 16, 8, 6, "none", _V2),
+        Target("x86-64-v2", _X86, "x86-64-v2", "", 128, 16, 8, 6, "ssse3", _V2, converts_half=False),
         Target("x86-64-v3", _X86, "x86-64-v3", "", 256, 16, 16, 6, "avx2", _V3),
         Target("x86-64-v4", _X86, "x86-64-v4", _WIDE, 512, 32, 32, 12, "avx512bw", _V4),
         Target("x86-64-v4-vnni", _X86, "x86-64-v4", _DOT, 512, 32, 32, 12, "avx512vnni", _VNNI),
@@ -76,7 +79,7 @@ TARGETS: dict[str, Target] = {
         Target(
             "aarch64-dotprod", _ARM, "generic", "+neon,+dotprod", 128, 32, 16, 6, "neon_dotprod", ("asimd", "dotprod")
         ),
-        Target("riscv64", _RISCV, "generic-rv64", "+m,+a,+f,+d,+c", 128, 32, 16, 6, "none", ()),
+        Target("riscv64", _RISCV, "generic-rv64", "+m,+a,+f,+d,+c", 128, 32, 16, 6, "none", (), converts_half=False),
     )
 }
 

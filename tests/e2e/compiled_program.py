@@ -33,11 +33,28 @@ def checked(command: Sequence[str | Path]) -> str:
     return done.stdout
 
 
+@dataclass(frozen=True)
+class Platform:
+    """What compiles programs for one kind of machine, and runs them here."""
+
+    compiler: str
+    opt: str
+    llc: str
+    link: tuple[str, ...] = ("-pthread",)
+    emulator: tuple[str, ...] = ()
+
+    @classmethod
+    def native(cls) -> Platform:
+        tools = find_tools()
+        return cls(tools.compiler, tools.opt, tools.llc)
+
+
 class AppObjects:
     """The program's parts that no model decides, compiled once for a session."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, platform: Platform | None = None) -> None:
         self.folder = folder
+        self.platform = platform or Platform.native()
         sources = [*(ROOT / "cpp/containers").glob("*.cpp"), *(ROOT / "cpp/runtime").glob("*.cpp")]
         own = [path for path in APP.glob("*.cpp") if path.name != "Library.cpp"]
         self.of_model = [path for path in own if "ModelConfig.h" in path.read_text(encoding="utf-8")]
@@ -47,7 +64,7 @@ class AppObjects:
     def compile(self, sources: Sequence[Path], folder: Path, flags: Sequence[str]) -> list[Path]:
         """Compiles sources into `folder`, two at a time."""
         include = [f"-I{ROOT / part}" for part in ("cpp/containers", "cpp/runtime", "cpp/apps/llama")]
-        base = [find_tools().compiler, "-std=c++17", "-O1", "-c", *include, *flags]
+        base = [self.platform.compiler, "-std=c++17", "-O1", "-c", *include, *flags]
         objects = [folder / f"{source.parent.name}-{source.stem}.o" for source in sources]
         commands = [[*base, str(s), "-o", str(o)] for s, o in zip(sources, objects, strict=True)]
         for pair in (commands[i : i + 2] for i in range(0, len(commands), 2)):
@@ -65,6 +82,7 @@ class Program:
     model: Path
     folder: Path
     report: dict[str, Any]
+    emulator: tuple[str, ...] = ()
 
     @property
     def executable(self) -> Path:
@@ -73,7 +91,7 @@ class Program:
     def run(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
         """One run of the program."""
         return subprocess.run(
-            [str(self.executable), *arguments],
+            [*self.emulator, str(self.executable), *arguments],
             capture_output=True,
             check=False,
             stdin=subprocess.DEVNULL,
@@ -110,28 +128,31 @@ def build_program(model: Path, folder: Path, app: AppObjects, *options: str) -> 
     out = folder / "out"
     arguments = ["--name", "llama", "--model", str(model), "--output-dir", str(out), "--runtime-dir", str(folder)]
     report = generate(parser().parse_args([*arguments, "--quiet", *options]))
-    objects = compile_stages(out, ["llama_prefill", "llama_decode"])
+    platform = app.platform
+    objects = compile_stages(out, ["llama_prefill", "llama_decode"], platform)
     flags = ["-DBUDDY_MODEL=llama", '-DBUDDY_MODEL_CONFIG_HEADER="llama_config.h"', f"-I{out}"]
     objects += app.compile(app.of_model, out, flags)
-    program = Program(model, folder, report)
-    checked([find_tools().compiler, *objects, *app.objects, "-o", program.executable, "-pthread", "-lm"])
+    program = Program(model, folder, report, platform.emulator)
+    checked([platform.compiler, *objects, *app.objects, "-o", program.executable, *platform.link, "-lm"])
     return program
 
 
-def compile_stages(out: Path, stems: Sequence[str]) -> list[Path]:
-    """STEM.mlir -> STEM.o with the tools of this build."""
+def compile_stages(out: Path, stems: Sequence[str], platform: Platform) -> list[Path]:
+    """STEM.mlir -> STEM.o with the tools of this build and of the platform."""
     tools = find_tools()
     fragment = (out / "llama.cmake").read_text(encoding="utf-8")
     cpu, features = (re.findall(rf"^ *{key} \[==\[(.*)\]==\]", fragment, re.M)[0] for key in ("CPU", "FEATURES"))
-    machine = [f"-mcpu={cpu}", *([f"-mattr={features}"] if features else [])]
+    triple = re.findall(r"^ *TRIPLE (\S+)", fragment, re.M)[0]
+    machine = [f"-mtriple={triple}", f"-mcpu={cpu}", *([f"-mattr={features}"] if features else [])]
+    abi = ["-target-abi=lp64d"] if triple.startswith("riscv64") else []
     objects = []
     for stem in stems:
         base = str(out / stem)
         checked([tools.buddy_opt, "--buddy-lower-to-llvm", f"{base}.mlir", "-o", f"{base}.llvm.mlir"])
         checked([tools.mlir_translate, "--mlir-to-llvmir", f"{base}.llvm.mlir", "-o", f"{base}.ll"])
-        checked([tools.opt, "-O3", *machine, f"{base}.ll", "-o", f"{base}.opt.bc"])
-        code = ["-O3", *machine, "-filetype=obj", "-relocation-model=pic"]
-        checked([tools.llc, *code, f"{base}.opt.bc", "-o", f"{base}.o"])
+        checked([platform.opt, "-O3", *machine, f"{base}.ll", "-o", f"{base}.opt.bc"])
+        code = ["-O3", *machine, *abi, "-filetype=obj", "-relocation-model=pic"]
+        checked([platform.llc, *code, f"{base}.opt.bc", "-o", f"{base}.o"])
         objects.append(Path(f"{base}.o"))
     return objects
 

@@ -1,8 +1,8 @@
 // RUN: buddy-opt %s --matmul-vectorize --canonicalize --cse --split-input-file | FileCheck %s
 
 // Integers of 5 bits in blocks of 8 groups: the fifth bits of a group are one vector, and a shift and a mask of it give
-// what a quad's nibbles lack. Scales and minima are halves of the block times factors of the group; minima are taken off
-// by sums of activations that are negated.
+// what a quad's nibbles lack. Scales and minima are halves of the block times factors of the group; minima are taken
+// off by sums of activations that are negated.
 
 #a = affine_map<(m, p, j, b, s, h, q, r) -> (m, b, s, h, q, r)>
 #as = affine_map<(m, p, j, b, s, h, q, r) -> (m, b, s)>

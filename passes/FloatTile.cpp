@@ -40,7 +40,7 @@ public:
     return ShapedType::isDynamic(depth) ? 0 : depth * element.getIntOrFloatBitWidth() / 8;
   }
 
-  void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel) override {
+  void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel, bool isPrepared) override {
     moveTo(builder, location);
     aheadRow = aheadIndex ? firstRowAhead() : Value();
     for (int64_t first = 0; first < vectors; first += group)

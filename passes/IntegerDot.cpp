@@ -138,6 +138,7 @@ public:
   }
 
   int64_t factorsPerQuad() const override { return nibbles ? 8 : 4; }
+  bool takesSigned() const override { return true; }
 
   Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {
     return arith::AddIOp::create(b, loc, sum, arith::MulIOp::create(b, loc, weights, word));
@@ -161,6 +162,7 @@ public:
   }
 
   int64_t factorsPerQuad() const override { return nibbles ? 4 : 2; }
+  bool takesSigned() const override { return true; }
   bool isFused() const override { return fused; }
   bool takesPairs() const override { return true; }
 
@@ -249,6 +251,7 @@ public:
   }
 
   int64_t factorsPerQuad() const override { return nibbles ? 2 : 1; }
+  bool takesSigned() const override { return nibbles; }
   bool isFused() const override { return true; }
 
   Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const override {

@@ -52,6 +52,10 @@ public:
   /// narrow.
   virtual Value multiplyAdd(OpBuilder &b, Location loc, Value sum, Value weights, Value word) const = 0;
 
+  /// Whether the weights in factors may be less than zero and more than the formats' integers: what is subtracted from
+  /// those may then be subtracted beforehand.
+  virtual bool takesSigned() const { return false; }
+
   /// Whether one instruction multiplies and adds.
   virtual bool isFused() const { return false; }
 

@@ -43,12 +43,14 @@ public:
     for (const Member &member : llvm::drop_begin(members))
       panels = b.createOrFold<arith::AddIOp>(loc, panels, panelsOf(member));
     if (staticRows == 1) {
-      scf::ParallelOp::create(
-          b, loc, ValueRange{constant(0)}, ValueRange{panels}, ValueRange{constant(1)},
-          [&](OpBuilder &nested, Location, ValueRange ivs) {
-            at(nested,
-               [&] { dispatch(ivs[0], members, [&](Value panel) { kernel->emit(b, loc, 1, constant(0), panel); }); });
-          });
+      scf::ParallelOp::create(b, loc, ValueRange{constant(0)}, ValueRange{panels}, ValueRange{constant(1)},
+                              [&](OpBuilder &nested, Location, ValueRange ivs) {
+                                at(nested, [&] {
+                                  dispatch(ivs[0], members, [&](Value panel) {
+                                    kernel->emit(b, loc, 1, constant(0), panel, /*isPrepared=*/false);
+                                  });
+                                });
+                              });
       return;
     }
     // Blocks of rows outside, panels inside: a block of A stays in cache while a thread goes through the panels. Blocks
@@ -61,12 +63,9 @@ public:
                               at(nested, [&] {
                                 Value begin = multiply(ivs[0], blockRows);
                                 Value end = minimum(rows, sum(begin, blockRows));
-                                Value scratch = allocateScratch(staticRows);
-                                dispatch(ivs[1], members, [&](Value panel) {
-                                  if (scratch)
-                                    kernel->preparePanel(b, loc, panel, scratch);
-                                  emitRowBlock(begin, end, panel);
-                                });
+                                Value scratch = allocateScratch();
+                                dispatch(ivs[1], members,
+                                         [&](Value panel) { emitRowBlock(begin, end, panel, scratch); });
                               });
                             });
   }
@@ -152,13 +151,18 @@ private:
 
   Value panelsOf(const Member &member) { return size(member.contraction.c, 1); }
 
-  /// Memory of a thread's own for what is computed once for a panel, which pays where several tiles go over it; else
-  /// null.
-  Value allocateScratch(int64_t staticRows) {
+  /// With fewer full tiles than this, what is prepared for a panel costs more than it saves.
+  static constexpr int64_t leastPreparedTiles = 4;
+
+  /// Memory of a thread's own for preparing panels; null for none.
+  Value allocateScratch() {
+    int64_t rows = members.front().contraction.staticRows();
+    if (!ShapedType::isDynamic(rows) && rows < leastPreparedTiles * tileRows)
+      return {};
     int64_t bytes = 0;
     for (const Member &member : members)
       bytes = std::max(bytes, member.kernel->scratchBytes());
-    if (bytes == 0 || (!ShapedType::isDynamic(staticRows) && staticRows <= tileRows))
+    if (bytes == 0)
       return {};
     return memref::AllocaOp::create(b, loc, MemRefType::get({bytes}, b.getI8Type()), b.getI64IntegerAttr(64));
   }
@@ -173,7 +177,7 @@ private:
 
   /// The rows [begin, end) against one panel: full tiles, then smaller ones, in powers of two. Where a tile would stand
   /// out over the end by less than half it is moved up, and computes some rows for the second time.
-  void emitRowBlock(Value begin, Value end, Value panel) {
+  void emitRowBlock(Value begin, Value end, Value panel, Value scratch) {
     Value count = difference(end, minimum(begin, end));
     Value shift = fetchShift(count);
     bool mayRepeat = members.front().contraction.zeroFill != nullptr;
@@ -188,17 +192,31 @@ private:
             b.createOrFold<arith::AndIOp>(loc, isGreater(left, constant(next)), isGreater(count, constant(part - 1)));
         number = sum(number, b.createOrFold<arith::IndexCastUIOp>(loc, b.getIndexType(), more));
       }
-      scf::ForOp::create(b, loc, constant(0), number, constant(1), ValueRange(),
-                         [&](OpBuilder &nested, Location, Value i, ValueRange) {
-                           at(nested, [&] {
-                             Value row = sum(position, multiply(i, size));
-                             if (mayRepeat)
-                               row = minimum(row, difference(end, size));
-                             kernel->fetchAhead(sum(tiles, i), shift);
-                             kernel->emit(b, loc, part, row, panel);
+      auto emitTiles = [&](bool isPrepared) {
+        scf::ForOp::create(b, loc, constant(0), number, constant(1), ValueRange(),
+                           [&](OpBuilder &nested, Location, Value i, ValueRange) {
+                             at(nested, [&] {
+                               Value row = sum(position, multiply(i, size));
+                               if (mayRepeat)
+                                 row = minimum(row, difference(end, size));
+                               kernel->fetchAhead(sum(tiles, i), shift);
+                               kernel->emit(b, loc, part, row, panel, isPrepared);
+                             });
+                             scf::YieldOp::create(nested, loc);
                            });
-                           scf::YieldOp::create(nested, loc);
-                         });
+      };
+      if (part == tileRows && scratch && kernel->scratchBytes() != 0) {
+        auto choice =
+            scf::IfOp::create(b, loc, isGreater(number, constant(leastPreparedTiles - 1)), /*withElseRegion=*/true);
+        OpBuilder::InsertionGuard guard(b);
+        b.setInsertionPointToStart(choice.thenBlock());
+        kernel->preparePanel(b, loc, panel, scratch);
+        emitTiles(/*isPrepared=*/true);
+        b.setInsertionPointToStart(choice.elseBlock());
+        emitTiles(/*isPrepared=*/false);
+      } else {
+        emitTiles(/*isPrepared=*/false);
+      }
       if (part == 1)
         break;
       Value taken = multiply(number, size);

@@ -86,6 +86,11 @@ void QuantizedPanel::unpack(OpBuilder &b, Location loc, Value panel, Value scrat
   unpacked = into;
 }
 
+int64_t QuantizedPanel::excess() const {
+  bool isSubtracted = readsUnpacked && unpacksSigned();
+  return (isSubtracted ? 0 : contraction.zero) + (dot ? dot->bias() : 0);
+}
+
 void QuantizedPanel::unpackFields(OpBuilder &b, Location loc, Value panel, Value group, const Unpacked &into) const {
   for (int64_t v = 0; v < vectors(); ++v) {
     SmallVector<Value> place = {group, constant(b, loc, v * lanes)};
@@ -103,7 +108,12 @@ void QuantizedPanel::unpackQuad(OpBuilder &b, Location loc, Value panel, Value g
     into.forms = storedFactors(b, loc, panel, group, quad, v);
     for (auto [number, factor] : llvm::enumerate(into.forms)) {
       into.factor = cast<VectorType>(factor.weights.getType());
-      Value weights = vector::BitCastOp::create(b, loc, bytesType, factor.weights);
+      Value weights = factor.weights;
+      if (unpacksSigned() && contraction.zero != 0) {
+        Attribute zero = b.getIntegerAttr(into.factor.getElementType(), contraction.zero);
+        weights = arith::SubIOp::create(b, loc, weights, splat(b, loc, into.factor, zero));
+      }
+      weights = vector::BitCastOp::create(b, loc, bytesType, weights);
       Value place = constant(b, loc, (number * vectors() + v) * factorBytes());
       vector::StoreOp::create(b, loc, weights, into.integers, ValueRange{row, place});
     }
@@ -113,7 +123,7 @@ void QuantizedPanel::unpackQuad(OpBuilder &b, Location loc, Value panel, Value g
 SmallVector<SmallVector<QuadFactor>> QuantizedPanel::factors(OpBuilder &b, Location loc, Value panel, Value group,
                                                              Value quad, int64_t first, int64_t count) const {
   SmallVector<SmallVector<QuadFactor>> found(dot->factorsPerQuad());
-  if (!unpacked) {
+  if (!readsUnpacked) {
     for (int64_t v = first; v < first + count; ++v)
       for (auto [number, factor] : llvm::enumerate(storedFactors(b, loc, panel, group, quad, v)))
         found[number].push_back(factor);
@@ -121,27 +131,27 @@ SmallVector<SmallVector<QuadFactor>> QuantizedPanel::factors(OpBuilder &b, Locat
   }
   Value row = flatQuad(b, loc, group, quad);
   auto bytesType = VectorType::get(factorBytes(), b.getI8Type());
-  for (auto [number, form] : llvm::enumerate(unpacked->forms))
+  for (auto [number, form] : llvm::enumerate(unpacked.forms))
     for (int64_t v = first; v < first + count; ++v) {
       Value place = constant(b, loc, (number * vectors() + v) * factorBytes());
-      Value loaded = vector::LoadOp::create(b, loc, bytesType, unpacked->integers, ValueRange{row, place});
+      Value loaded = vector::LoadOp::create(b, loc, bytesType, unpacked.integers, ValueRange{row, place});
       found[number].push_back(form);
-      found[number].back().weights = vector::BitCastOp::create(b, loc, unpacked->factor, loaded);
+      found[number].back().weights = vector::BitCastOp::create(b, loc, unpacked.factor, loaded);
     }
   return found;
 }
 
 Value QuantizedPanel::scale(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const {
-  if (!unpacked)
+  if (!readsUnpacked)
     return storedScale(b, loc, panel, group, vector);
-  return vector::LoadOp::create(b, loc, VectorType::get(lanes, b.getF32Type()), unpacked->scales,
+  return vector::LoadOp::create(b, loc, VectorType::get(lanes, b.getF32Type()), unpacked.scales,
                                 ValueRange{group, constant(b, loc, vector * lanes)});
 }
 
 Value QuantizedPanel::minimum(OpBuilder &b, Location loc, Value panel, Value group, int64_t vector) const {
-  if (!unpacked)
+  if (!readsUnpacked)
     return storedMinimum(b, loc, panel, group, vector);
-  return vector::LoadOp::create(b, loc, VectorType::get(lanes, b.getF32Type()), unpacked->minima,
+  return vector::LoadOp::create(b, loc, VectorType::get(lanes, b.getF32Type()), unpacked.minima,
                                 ValueRange{group, constant(b, loc, vector * lanes)});
 }
 

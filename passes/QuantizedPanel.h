@@ -31,8 +31,15 @@ public:
   /// The bytes that `unpack` fills; 0: it has nothing to do.
   int64_t unpackedBytes() const;
 
-  /// Unpacks a panel into `scratch`, aligned to 64. What is read after this is read from there.
+  /// Unpacks a panel into `scratch`, aligned to 64.
   void unpack(OpBuilder &b, Location loc, Value panel, Value scratch);
+
+  /// Whether the functions below read what `unpack` has written, or the blocks.
+  void readUnpacked(bool isUnpacked) { readsUnpacked = isUnpacked; }
+
+  /// What the integers in factors are too large by. Unpacked ones have the format's zero subtracted, if they may be
+  /// signed.
+  int64_t excess() const;
 
   /// The factors of a quad; each for the vectors [first, first + count).
   SmallVector<SmallVector<QuadFactor>> factors(OpBuilder &b, Location loc, Value panel, Value group, Value quad,
@@ -70,7 +77,8 @@ private:
   int64_t lanes;
   bool halfIsNative; ///< the target widens vectors of f16 by an instruction
   Value bytes, high; ///< P x blocks (x groups of a block) x the integers of a group, and their bits past 4
-  std::optional<Unpacked> unpacked;
+  Unpacked unpacked;
+  bool readsUnpacked = false;
 
   SmallVector<QuadFactor> storedFactors(OpBuilder &b, Location loc, Value panel, Value group, Value quad,
                                         int64_t vector) const;
@@ -81,6 +89,7 @@ private:
   Value halves(OpBuilder &b, Location loc, Value buffer, ValueRange indices) const;
   Value moveBits(OpBuilder &b, Location loc, Value bytes, Value shift, int64_t width) const;
 
+  bool unpacksSigned() const { return dot && dot->takesSigned(); }
   int64_t factorBytes() const { return 4 * lanes; } ///< of one vector
   int64_t quadBytes() const { return dot->factorsPerQuad() * vectors() * factorBytes(); }
   int64_t integerBytes() const { return contraction.groups() * contraction.quads() * quadBytes(); }

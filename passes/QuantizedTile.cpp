@@ -56,18 +56,18 @@ public:
     moveTo(builder, location);
     weights->prepare(b, loc);
     joinGroups();
-    input = QuantizedInput(b, loc, contraction, contraction.zero + (dot ? dot->bias() : 0), dot && dot->takesPairs());
+    input = QuantizedInput(b, loc, contraction, weights->excess(), dot && dot->takesPairs());
   }
 
   int64_t scratchBytes() const override { return weights->unpackedBytes(); }
 
   void preparePanel(OpBuilder &builder, Location location, Value panel, Value scratch) override {
-    if (scratchBytes() != 0)
-      weights->unpack(builder, location, panel, scratch);
+    weights->unpack(builder, location, panel, scratch);
   }
 
-  void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel) override {
+  void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel, bool isPrepared) override {
     moveTo(builder, location);
+    weights->readUnpacked(isPrepared);
     firstLineAhead = rows > 1 && aheadIndex ? firstLine() : Value();
     for (int64_t first = 0; first < contraction.panelWidth() / lanes; first += columns)
       emitColumns({rows, row, panel, first});
@@ -97,6 +97,23 @@ private:
     return vector::BroadcastOp::create(b, loc, VectorType::get(lanes, scalar.getType()), scalar);
   }
   Value load(Value buffer, ValueRange indices) { return memref::LoadOp::create(b, loc, buffer, indices); }
+
+  /// Where row `row` + `r` of a buffer begins, and `place` in it, if its rows are laid out as one long one. The rows of
+  /// a tile have one address then, and constant distances from there.
+  std::pair<Value, Value> placeInRow(Value buffer, const Tile &tile, int64_t r, Value place) {
+    auto type = cast<MemRefType>(buffer.getType());
+    int64_t width = type.getDimSize(1);
+    Value flat = memref::CollapseShapeOp::create(b, loc, buffer, ArrayRef<ReassociationIndices>{{0, 1}});
+    Value start = b.createOrFold<arith::MulIOp>(loc, tile.row, constant(width));
+    return {flat, add(b.createOrFold<arith::AddIOp>(loc, start, place), r * width)};
+  }
+
+  Value loadInRow(Value buffer, const Tile &tile, int64_t r, Value place) {
+    if (!cast<MemRefType>(buffer.getType()).getLayout().isIdentity())
+      return load(buffer, {add(tile.row, r), place});
+    auto [flat, index] = placeInRow(buffer, tile, r, place);
+    return load(flat, index);
+  }
 
   /// A loop from 0 to `count` that carries `values`.
   SmallVector<Value> loop(int64_t count, int64_t step, ArrayRef<Value> values,
@@ -151,9 +168,8 @@ private:
         minima.push_back(weights->minimum(b, loc, tile.panel, group, tile.first + v));
     }
     for (int64_t r = 0; r < tile.rows; ++r) {
-      SmallVector<Value> place = {add(tile.row, r), group};
-      Value aScale = dot ? broadcast(load(contraction.aScale, place)) : Value();
-      Value aSum = contraction.minimum ? broadcast(load(input.sums, place)) : Value();
+      Value aScale = dot ? broadcast(loadInRow(contraction.aScale, tile, r, group)) : Value();
+      Value aSum = contraction.minimum ? broadcast(loadInRow(input.sums, tile, r, group)) : Value();
       for (int64_t v = 0; v < columns; ++v) {
         Value &sum = sums[r * columns + v];
         Value product = products[r * columns + v], scale = scales[v];
@@ -173,8 +189,8 @@ private:
     VectorType type = dot ? wordType : sumType;
     SmallVector<Value> products;
     for (int64_t r = 0; r < tile.rows; ++r) {
-      Value start = input.offsets ? broadcast(load(input.offsets, {add(tile.row, r), group}))
-                                  : splat(type, b.getZeroAttr(type.getElementType()));
+      Value start = weights->excess() != 0 ? broadcast(loadInRow(input.offsets, tile, r, group))
+                                           : splat(type, b.getZeroAttr(type.getElementType()));
       products.append(columns, start);
     }
     int64_t quads = contraction.quads();
@@ -274,7 +290,7 @@ private:
     first = b.createOrFold<arith::AddIOp>(loc, first, quad);
     auto rowProducts = [&](int64_t r, const SmallVector<QuadFactor> &factor) {
       Value place = add(first, factor.front().half * contraction.quads());
-      Value word = broadcast(loadWord(factor.front().word, add(tile.row, r), place));
+      Value word = broadcast(loadWord(factor.front().word, tile, r, place));
       for (int64_t v = 0; v < columns; ++v) {
         Value &sum = sums[r * columns + v];
         sum = dot->multiplyAdd(b, loc, sum, factor[v].weights, word);
@@ -293,19 +309,20 @@ private:
         rowProducts(r, factor);
   }
 
-  Value loadWord(QuadWord word, Value row, Value quad) {
+  /// The activations of a quad of row `r` of the tile, `quad` counted over the row.
+  Value loadWord(QuadWord word, const Tile &tile, int64_t r, Value quad) {
     if (word < QuadWord::place0 && !contraction.hasWideActivations())
-      return load(input.words(word), {row, quad});
+      return loadInRow(input.words(word), tile, r, quad);
     if (word < QuadWord::place0) {
       Value first = b.createOrFold<arith::MulIOp>(loc, quad, constant(2));
-      Value pair =
-          vector::LoadOp::create(b, loc, VectorType::get(2, b.getI16Type()), input.words(word), ValueRange{row, first});
+      auto [flat, place] = placeInRow(input.words(word), tile, r, first);
+      Value pair = vector::LoadOp::create(b, loc, VectorType::get(2, b.getI16Type()), flat, place);
       Value whole = vector::BitCastOp::create(b, loc, VectorType::get(1, b.getI32Type()), pair);
       return vector::ExtractOp::create(b, loc, whole, 0);
     }
     Value first = b.createOrFold<arith::MulIOp>(loc, quad, constant(4));
     int64_t place = static_cast<int64_t>(word) - static_cast<int64_t>(QuadWord::place0);
-    return arith::ExtSIOp::create(b, loc, b.getI32Type(), load(input.integers, {row, add(first, place)}));
+    return arith::ExtSIOp::create(b, loc, b.getI32Type(), loadInRow(input.integers, tile, r, add(first, place)));
   }
 
   void addQuadOfFloats(const Tile &tile, Value group, Value quad, MutableArrayRef<Value> products) {

@@ -32,10 +32,10 @@ public:
   /// What has to be computed once, before the parallel loop.
   virtual void prepare(OpBuilder &builder, Location location) {}
 
-  /// Bytes of a thread's own memory that `preparePanel` wants; 0: it has nothing to do.
+  /// Bytes of a thread's own memory that `preparePanel` wants; 0: there is no such thing.
   virtual int64_t scratchBytes() const { return 0; }
 
-  /// What has to be computed once for a panel, before the tiles that go over it, of several rows each.
+  /// What may be computed once for a panel, where several tiles go over it.
   virtual void preparePanel(OpBuilder &builder, Location location, Value panel, Value scratch) {}
 
   /// Says which part of the next panel the tiles that follow should fetch into the second-level cache, so that memory
@@ -46,8 +46,8 @@ public:
     aheadShift = shift;
   }
 
-  /// C[row .. row + rows, panel, :], over all of K.
-  virtual void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel) = 0;
+  /// C[row .. row + rows, panel, :], over all of K. `isPrepared`: by `preparePanel`.
+  virtual void emit(OpBuilder &builder, Location location, int64_t rows, Value row, Value panel, bool isPrepared) = 0;
 
 protected:
   explicit TileKernel(Operation *op) : b(op->getContext()), loc(op->getLoc()) {}

@@ -64,7 +64,7 @@ def test_integers_are_exact(form: str, tmp_path: Path) -> None:
     module = CompiledModule(linear_module(machine, linears), tmp_path / "m", machine)
     for number, linear in enumerate(linears):
         weight = Quantized.random(linear, rng, exact=True)
-        for rows in (1, 2, 7, 13, 29) if linear.rows == "?" else (int(linear.rows),):
+        for rows in (1, 2, 7, 13, 29, 61) if linear.rows == "?" else (int(linear.rows),):
             x = whole_activations(linear, rows, rng)
             expected = x.astype(np.float64) @ weight.values().T
             np.testing.assert_array_equal(run(module, f"f{number}", machine, weight, x), expected, err_msg=str(linear))
@@ -105,7 +105,7 @@ def test_wide_activations(form: str, tmp_path: Path) -> None:
     for number, linear in enumerate(linears):
         shape, (low, high) = linear_shape(linear), linear.what.range
         ones, zeros = np.ones(shape[:2], np.float16), np.zeros(shape[:2], np.float16)
-        rows = 1 if linear.rows == "1" else 7
+        rows = 1 if linear.rows == "1" else 53
         for integers in (np.full(shape, low), np.full(shape, high), rng.integers(low, high + 1, shape)):
             weight = Quantized(linear, integers, ones, zeros)
             x = rng.integers(-32767, 32768, (rows, linear.depth)).astype(np.float32)
@@ -121,7 +121,7 @@ def test_wide_activations(form: str, tmp_path: Path) -> None:
     rows=st.sampled_from(["?", "1", "6"]),
     depth=st.integers(1, 300),
     columns=st.integers(1, 70),
-    count=st.integers(1, 40),
+    count=st.integers(1, 80),
     seed=st.integers(0, 99),
 )
 def test_random_shapes(

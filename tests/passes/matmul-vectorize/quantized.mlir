@@ -20,7 +20,8 @@
 // CHECK: memref.prefetch %[[BYTES]]
 // CHECK: %[[LOADED:.*]] = vector.load %[[BYTES]]{{.*}} vector<64xi8>
 // CHECK: %[[UNSIGNED:.*]] = arith.xori %[[LOADED]], %[[FLIP]]
-// CHECK: memref.load %[[WORDS]]
+// CHECK: %[[ROW:.*]] = memref.collapse_shape %[[WORDS]]
+// CHECK: memref.load %[[ROW]]
 // CHECK: llvm.call_intrinsic "llvm.x86.avx512.vpdpbusd.512"(%{{.*}}, %[[UNSIGNED]], %{{.*}})
 // CHECK-COUNT-15: llvm.call_intrinsic "llvm.x86.avx512.vpdpbusd.512"
 // CHECK-NOT: llvm.call_intrinsic

@@ -130,6 +130,8 @@ private:
       verifyDestinationPassing(function);
     if (function->hasAttr("buddy.attention"))
       verifyAttention(function);
+    if (function->hasAttr("buddy.quantize"))
+      verifyQuantizer(function);
     if (function->hasAttr("buddy.layer"))
       verifyLayer(function);
     function.walk([&](Operation *op) {
@@ -230,6 +232,34 @@ private:
       headDim -= scaleBytes;
     return (queries == 1 || queries == dynamic) && isTensor(q, f32, {1, any, queries, headDim}) &&
            isTensor(types[5], f32, {1, queries, heads, headDim}) && heads % cache.getDimSize(1) == 0;
+  }
+
+  void verifyQuantizer(func::FuncOp function) {
+    auto options = function->getAttrOfType<DictionaryAttr>("buddy.quantize");
+    auto rotation = options ? options.getAs<IntegerAttr>("rotation") : IntegerAttr();
+    if (!rotation || rotation.getInt() < 1)
+      fail(function) << "buddy.quantize of '" << function.getName() << "' lacks the positive integer 'rotation'";
+    if (function.isPublic())
+      fail(function) << "quantising function '" << function.getName() << "' must be private";
+    if (!hasQuantizerTypes(function))
+      fail(function) << "quantising function '" << function.getName()
+                     << "' must have the type (x: tensor<MxKxf32>, integers: tensor<MxGx...xi8> or i16, scales: "
+                        "tensor<MxGxf32>) -> (integers, scales), M being 1 or ?, K a multiple of G";
+  }
+
+  bool hasQuantizerTypes(func::FuncOp function) {
+    ArrayRef<Type> types = function.getArgumentTypes();
+    if (types.size() != 3 || function.getResultTypes() != types.drop_front(1))
+      return false;
+    auto x = dyn_cast<RankedTensorType>(types[0]), integers = dyn_cast<RankedTensorType>(types[1]);
+    if (!x || x.getRank() != 2 || !integers || integers.getRank() < 2)
+      return false;
+    int64_t rows = x.getDimSize(0), columns = x.getDimSize(1), groups = integers.getDimSize(1);
+    Type element = integers.getElementType();
+    return (rows == 1 || rows == dynamic) && isTensor(x, f32, {rows, columns}) && integers.getDimSize(0) == rows &&
+           isTensor(types[2], f32, {rows, groups}) && !ShapedType::isDynamicShape(integers.getShape().drop_front()) &&
+           (element.isInteger(8) || element.isInteger(16)) && groups >= 1 && columns % groups == 0 &&
+           ShapedType::getNumElements(integers.getShape().drop_front()) == columns;
   }
 
   //===--------------------------------------------------------------------===//

@@ -19,7 +19,14 @@ from buddy_gen.lowering.context import (
 from buddy_gen.weights.formats import QUAD, Format
 from buddy_gen.weights.rotation import activation_share
 
-__all__ = ["integer_factor", "integer_of", "integer_scale", "largest_magnitude", "prepare_activations"]
+__all__ = [
+    "define_quantizer",
+    "integer_factor",
+    "integer_of",
+    "integer_scale",
+    "largest_magnitude",
+    "prepare_activations",
+]
 
 _SMALLEST = 2.0**-100  # a group whose largest number is below this becomes zero: 127 / it would not be finite
 
@@ -95,7 +102,7 @@ def _quantised(ctx: Context, x: ir.Value, rows: Size, form: Format, bits: int) -
     operands = [x, ctx.empty(sizes, ir.IntegerType.get_signless(bits)), ctx.empty(sizes[:2], ir.F32Type.get())]
     types = [value.type for value in operands]
     key = ("quantize", form.rotation, *map(str, types))
-    function = ctx.functions.get(key, "quantize", lambda name: _define(name, types, form.rotation, bits))
+    function = ctx.functions.get(key, "quantize", lambda name: define_quantizer(name, types, form.rotation))
     integers, scales = func.CallOp(types[1:], function, operands).results
     if form.has_factors:
         outer: list[Size] = [rows, form.blocks(columns), form.encoding.groups]
@@ -105,21 +112,30 @@ def _quantised(ctx: Context, x: ir.Value, rows: Size, form: Format, bits: int) -
     return _values(ctx, integers, scales, sizes, [rows, columns])
 
 
-def _define(name: str, types: list[ir.Type], rotation: int, bits: int) -> func.FuncOp:
-    """A private function whose body is the reference of what a pass does in registers."""
+def define_quantizer(name: str, types: list[ir.Type], rotation: int) -> func.FuncOp:
+    """A private function (x, integers, scales) -> (integers, scales) that rounds activations.
+
+    Its body is the reference of what a pass does in registers.
+
+    Args:
+        name: Of the function.
+        types: x (M, K) of f32, integers (M, G, ...) of i8 or i16, scales (M, G) of f32; M is 1 or dynamic.
+        rotation: So many consecutive columns of x are mixed before (a power of two that divides a group); 1: none.
+    """
     function = func.FuncOp(name, ir.FunctionType.get(types, types[1:]), visibility="private")
     i64 = ir.IntegerType.get_signless(64)
     function.attributes["buddy.quantize"] = ir.DictAttr.get({"rotation": ir.IntegerAttr.get(i64, rotation)})
     block = function.add_entry_block()
     with ir.InsertionPoint(block):
-        func.ReturnOp(_reference(list(block.arguments), rotation, bits))
+        func.ReturnOp(_reference(list(block.arguments), rotation))
     return function
 
 
-def _reference(arguments: list[ir.Value], rotation: int, bits: int) -> list[ir.Value]:
+def _reference(arguments: list[ir.Value], rotation: int) -> list[ir.Value]:
     """The integers of x (M, K) and their scales (M, G)."""
     x, integers, scales = arguments
     ctx = Context({}, None, None)
+    bits = ir.IntegerType(element_of(integers)).width
     static_rows = static_shape(x)[0]
     rows: Size = tensor.dim(x, constant_index(0)) if static_rows is None else static_rows
     if rotation > 1:

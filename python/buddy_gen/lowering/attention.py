@@ -11,6 +11,7 @@ import torch
 from mlir import ir
 from mlir.dialects import arith, bufferization, func, linalg, tensor
 
+import buddy_gen.capture  # noqa: F401 - defines the two ops
 from buddy_gen.lowering.activations import integer_factor, integer_of, integer_scale, largest_magnitude
 from buddy_gen.lowering.context import (
     CacheSlice,

@@ -66,6 +66,13 @@ module attributes {buddy.abi = "", buddy.target = #target} {
     return
   }
 
+  // expected-error @below {{buddy.quantize of 'quantize' lacks the positive integer 'rotation'}}
+  // expected-error @below {{quantising function 'quantize' must have the type}}
+  func.func private @quantize(%x: tensor<?x32xf32>, %integers: tensor<?x3x4x4xi8>, %scales: tensor<?x3xf32>)
+      -> (tensor<?x3x4x4xi8>, tensor<?x3xf32>) attributes {buddy.quantize = {}} {
+    return %integers, %scales : tensor<?x3x4x4xi8>, tensor<?x3xf32>
+  }
+
   // expected-error @below {{function 'external' has no body}}
   func.func private @external()
 }

@@ -16,6 +16,10 @@ module attributes {
     %t = linalg.transpose ins(%q : tensor<1x4x1x8xf32>) outs(%out : tensor<1x1x4x8xf32>) permutation = [0, 2, 1, 3]
     return %t : tensor<1x1x4x8xf32>
   }
+  func.func private @quantize(%x: tensor<?x32xf32>, %integers: tensor<?x2x4x4xi8>, %scales: tensor<?x2xf32>)
+      -> (tensor<?x2x4x4xi8>, tensor<?x2xf32>) attributes {buddy.quantize = {rotation = 16 : i64}} {
+    return %integers, %scales : tensor<?x2x4x4xi8>, tensor<?x2xf32>
+  }
   func.func private @layer(%weights: memref<?xi8>, %layer: index, %h: tensor<1x1x16xf32>) -> tensor<1x1x16xf32>
       attributes {buddy.layer} {
     %view = memref.view %weights[%layer][] : memref<?xi8> to memref<1x16x16xf32>

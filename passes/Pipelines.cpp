@@ -74,8 +74,9 @@ void addLoopPasses(OpPassManager &pm, const PipelineOptions &options) {
                           : "func.func(matmul-vectorize{group=false},generic-vectorize)");
   else
     add(pm, "func.func(generic-vectorize{vectorize=false})");
+  // What a thread allocates on its stack for each turn of a parallel loop, a sequential loop would pile up.
   if (!options.parallelize)
-    add(pm, "func.func(scf-parallel-for-to-nested-fors)");
+    add(pm, "func.func(scf-parallel-for-to-nested-fors,buffer-loop-hoisting)");
   add(pm, options.memoryPlan ? "canonicalize,cse,plan-memory" : "plan-memory{place=false}");
   add(pm, "func.func(vector-math-approximation,deallocate-local-buffers,optimize-allocation-liveness)");
   add(pm, "canonicalize,cse,loop-invariant-code-motion");

@@ -106,7 +106,7 @@ public:
 private:
   /// What the pool and one of its threads tell each other.
   struct Worker {
-    Worker(Pool *pool, int number) : pool(pool), number(number) {}
+    Worker(Pool *owner, int place) : pool(owner), number(place) {}
 
     Pool *const pool;
     const int number;                               // in a team

@@ -18,6 +18,8 @@ namespace mlir::buddy {
 ///
 ///   C[m, p, j] += float(sum) * (s[p, g, j] * aScale[m, g]) + minimum[p, g, j] * aScale[m, g] * sum_k(a[m, g, k])
 ///
+/// where scales and minima are the block's, times the factors of the group if it has any; those products are exact.
+///
 /// Activations in f32: the group's integers are widened in registers, and the scale is applied to the group's sum.
 std::unique_ptr<TileKernel> makeQuantizedTile(const PackedContraction &packed, const QuantizedContraction &contraction,
                                               const Target &target);

@@ -217,8 +217,8 @@ def test_products_and_sums_stay_one_instruction(tmp_path: Path) -> None:
 
 def test_arm_code_has_sdot(tmp_path: Path) -> None:
     arm = DotMachine("generic", 128, 16, 6, "+neon,+dotprod", "neon_dotprod", 32)
-    for kind, group in (("q8", 64), ("q4_1", 32)):
-        text = linear_module(arm, [Linear(kind, group, "a8", "?", 128, 64)]).replace("x86_64", "aarch64")
+    for kind, group in (("q8", 64), ("q4_1", 32), ("q6_k", 16)):
+        text = linear_module(arm, [Linear(kind, group, "a8", "?", 256, 64)]).replace("x86_64", "aarch64")
         assembly = assemble(text, tmp_path, arm, "-mtriple=aarch64-unknown-linux-gnu")
         assert assembly.count("\tsdot\t") >= 64, kind
 

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "DecodeAttention.h"
 #include "Passes.h"
 #include "VectorEmitter.h"
 
@@ -127,8 +128,8 @@ private:
   int64_t mostTileRows; ///< with two vectors of columns they leave enough registers for the operands
   int64_t positions;    ///< per block
   Value zero, one, minusInfinity;
-  // Scratch of one iteration of the parallel loop, on the stack; in decode the rows' states are in shared buffers.
-  Value accumulator;  ///< the output, or (state, head_dim) in decode
+  // Scratch of one iteration of the parallel loop, on the stack.
+  Value accumulator;  ///< (state, head_dim) in decode; in prefill the output
   Value scores;       ///< (row of the tile, position of the block)
   Value alphas;       ///< (row of the tile): how much of the sums so far remains
   Value maxima, sums; ///< (state)
@@ -169,29 +170,40 @@ private:
   /// One query: in parallel over KV heads and ranges of positions; the query heads of a group are the rows. Each range
   /// leaves its maximum, sum and weighted values in buffers that all threads see.
   void emitDecode() {
-    constexpr int64_t rangesInAll = 64;
-    int64_t mostRanges = llvm::divideCeil(rangesInAll, att.kvHeads);
+    constexpr int64_t mostUnits = 64, leastUnits = 6;
+    int64_t mostRanges = llvm::divideCeil(mostUnits, att.kvHeads);
+    int64_t leastRanges = std::min<int64_t>(mostRanges, llvm::divideCeil(leastUnits, att.kvHeads));
     Value filled = add(att.position, one);
+    // A block for each range, more than one where there would be too many ranges; a few ranges even of a short cache,
+    // unless one thread attends to it. None of this may depend on the number of threads, which results must not show.
     Value blocks = ceilDiv(filled, index(positions));
-    Value rangeSize = mul(ceilDiv(blocks, index(mostRanges)), positions);
-    Value ranges = ceilDiv(filled, rangeSize);
-    int64_t states = mostRanges * att.heads;
-    maxima = shared({states});
-    sums = shared({states});
-    accumulator = shared({states, att.headDim});
-    parallel(mul(ranges, att.kvHeads), [&](Value unit) {
-      int64_t tileRows = std::min<int64_t>(att.groupSize(), 6);
+    Value ranges = ceilDiv(blocks, ceilDiv(blocks, index(mostRanges)));
+    Value isShort = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ule, filled,
+                                          index(serialPositions(att.heads, att.headDim)));
+    ranges = max(ranges, arith::SelectOp::create(b, loc, isShort, one, index(leastRanges)));
+    Value rangeSize = ceilDiv(filled, ranges);
+    ranges = ceilDiv(filled, rangeSize);
+    // (range's state, its weighted values, maximum and sum): each row in cache lines of its own, since threads write to
+    // different ones at once.
+    Value parts = shared({mostRanges * att.heads, maximumPlace() + lanes});
+    int64_t tileRows = std::min<int64_t>(att.groupSize(), 6);
+    auto makeScratch = [&] {
       scores = scratch({tileRows, positions});
       alphas = scratch({tileRows});
       products = scratch({tileRows, lanes, lanes});
+      maxima = scratch({att.groupSize()});
+      sums = scratch({att.groupSize()});
+      accumulator = scratch({att.groupSize(), att.headDim});
+    };
+    auto attendUnit = [&](Value unit) {
       Value kvHead = arith::DivUIOp::create(b, loc, unit, ranges);
       Value begin = arith::MulIOp::create(b, loc, arith::RemUIOp::create(b, loc, unit, ranges), rangeSize);
       Value end = min(filled, add(begin, rangeSize));
-      Value firstHead = mul(kvHead, att.groupSize()), firstState = mul(unit, att.groupSize());
+      Value firstHead = mul(kvHead, att.groupSize());
       SmallVector<RowTile> tiles;
       for (int64_t row = 0; row < att.groupSize(); row += tileRows)
-        tiles.push_back(
-            {std::min(tileRows, att.groupSize() - row), add(firstHead, row), zero, add(firstState, row), true});
+        tiles.push_back({std::min(tileRows, att.groupSize() - row), add(firstHead, row), zero, index(row), true});
+      fetchFirst(kvHead, begin, end);
       for (const RowTile &tile : tiles)
         startRows(tile);
       loop(begin, end, positions, [&](Value start) {
@@ -203,38 +215,78 @@ private:
           block.leads = false;
         }
       });
+      for (const RowTile &tile : tiles)
+        leaveRows(tile, parts, mul(unit, att.groupSize()));
+    };
+    Value units = mul(ranges, att.kvHeads);
+    auto attendAlone = [&] {
+      makeScratch(); // in the loop, every turn would take more of the stack
+      loop(zero, units, 1, attendUnit);
+    };
+    auto attendTogether = [&] {
+      parallel(units, [&](Value unit) {
+        makeScratch();
+        attendUnit(unit);
+      });
+    };
+    scf::IfOp::create(
+        b, loc, isShort, [&](OpBuilder &nested, Location) { within(nested, attendAlone); },
+        [&](OpBuilder &nested, Location) { within(nested, attendTogether); });
+    loop(zero, index(att.heads), 1, [&](Value head) { joinRanges(head, ranges, parts); });
+  }
+
+  void within(OpBuilder &nested, function_ref<void()> body) {
+    OpBuilder::InsertionGuard guard(b);
+    b.setInsertionPoint(nested.getInsertionBlock(), nested.getInsertionPoint());
+    body();
+    scf::YieldOp::create(b, loc);
+  }
+
+  /// Where a row of `parts` has the maximum and the sum.
+  int64_t maximumPlace() const { return llvm::divideCeil(att.headDim, lanes) * lanes; }
+  int64_t sumPlace() const { return maximumPlace() + 1; }
+
+  /// Writes what a tile's rows have come to, for joinRanges.
+  void leaveRows(const RowTile &tile, Value parts, Value firstState) {
+    forRows(tile, [&](Value, Value state) {
+      Value part = add(firstState, state);
+      for (const Chunk &chunk : chunks())
+        storeVector(loadVector(chunk.type, accumulator, {state, index(chunk.offset)}), parts,
+                    {part, index(chunk.offset)});
+      store(load(maxima, state), parts, {part, index(maximumPlace())});
+      store(load(sums, state), parts, {part, index(sumPlace())});
     });
-    loop(zero, index(att.heads), 1, [&](Value head) { joinRanges(head, ranges); });
   }
 
   /// The output of one head out of what its ranges left: out = sum_r w[r] * out[r] / sum_r w[r] * sum[r], where
   /// w[r] = exp(max[r] - max_r max[r]).
-  void joinRanges(Value head, Value ranges) {
+  void joinRanges(Value head, Value ranges, Value parts) {
     Value group = index(att.groupSize());
     Value kvHead = arith::DivUIOp::create(b, loc, head, group), row = arith::RemUIOp::create(b, loc, head, group);
     Value first = add(mul(arith::MulIOp::create(b, loc, kvHead, ranges), att.groupSize()), row);
-    auto stateOf = [&](Value range) { return add(first, mul(range, att.groupSize())); };
+    auto partOf = [&](Value range) { return add(first, mul(range, att.groupSize())); };
+    auto maximumOf = [&](Value part) { return load(parts, {part, index(maximumPlace())}); };
     Value highest = loop(zero, ranges, 1, ValueRange{minusInfinity}, [&](Value range, ValueRange carried) {
-      return Carried{larger(load(maxima, stateOf(range)), carried[0])};
+      return Carried{larger(maximumOf(partOf(range)), carried[0])};
     })[0];
-    SmallVector<Chunk> parts = chunks();
+    SmallVector<Chunk> pieces = chunks();
     SmallVector<Value> start = {arith::ConstantOp::create(b, loc, b.getF32FloatAttr(0.0f))};
-    for (const Chunk &chunk : parts)
+    for (const Chunk &chunk : pieces)
       start.push_back(constant(0.0f, chunk.type));
     Carried joined = loop(zero, ranges, 1, start, [&](Value range, ValueRange carried) {
-      Value state = stateOf(range);
-      Value weight = scalarExpOfNonPositive(arith::SubFOp::create(b, loc, load(maxima, state), highest));
-      Carried next = {
-          arith::AddFOp::create(b, loc, carried[0], arith::MulFOp::create(b, loc, weight, load(sums, state)))};
-      for (auto [number, chunk] : llvm::enumerate(parts)) {
-        Value values = loadVector(chunk.type, accumulator, {state, index(chunk.offset)});
+      Value part = partOf(range);
+      Value weight = scalarExpOfNonPositive(arith::SubFOp::create(b, loc, maximumOf(part), highest));
+      Value sum = load(parts, {part, index(sumPlace())});
+      Carried next = {arith::AddFOp::create(b, loc, carried[0], arith::MulFOp::create(b, loc, weight, sum))};
+      for (auto [number, chunk] : llvm::enumerate(pieces)) {
+        Value values = loadVector(chunk.type, parts, {part, index(chunk.offset)});
         next.push_back(vector::FMAOp::create(b, loc, splat(weight, chunk.type), values, carried[number + 1]));
       }
       return next;
     });
     Value unit = arith::ConstantOp::create(b, loc, b.getF32FloatAttr(1.0f));
     Value inverse = arith::DivFOp::create(b, loc, unit, joined[0]);
-    for (auto [number, chunk] : llvm::enumerate(parts))
+    for (auto [number, chunk] : llvm::enumerate(pieces))
       storeVector(arith::MulFOp::create(b, loc, joined[number + 1], splat(inverse, chunk.type)), att.out,
                   {zero, zero, head, index(chunk.offset)});
   }
@@ -344,8 +396,7 @@ private:
       Value some = min(sub(block.count, first), index(lanes));
       loop(zero, some, 1, [&](Value lane) {
         Value place = add(add(block.start, first), lane);
-        if (block.leads)
-          prefetchRow(att.k, block.kvHead, place);
+        fetchAhead(att.k, block, place);
         Value scale = scaleOf(att.k, block.kvHead, place);
         SmallVector<Value> sums(tile.rows, constant(0.0f, vectorType));
         for (int64_t offset = 0; offset < att.headDim; offset += lanes) {
@@ -368,15 +419,37 @@ private:
     });
   }
 
-  /// Fetches the row of K or V ahead of `place`: a block is too short for the hardware to run ahead of it.
-  void prefetchRow(Value cache, Value kvHead, Value place) {
-    constexpr int64_t distanceBytes = 8192, lineBytes = 64;
+  /// How many rows are on their way at a time.
+  int64_t fetchedRows() { return std::max<int64_t>(1, 8192 / rowBytes(att.k)); }
+
+  static int64_t rowBytes(Value cache) {
     auto type = cast<MemRefType>(cache.getType());
-    int64_t elementBytes = type.getElementTypeBitWidth() / 8, rowBytes = type.getDimSize(3) * elementBytes;
-    Value row = add(place, std::max<int64_t>(1, distanceBytes / rowBytes));
-    for (int64_t byte = 0; byte < rowBytes; byte += lineBytes)
+    return type.getDimSize(3) * type.getElementTypeBitWidth() / 8;
+  }
+
+  void fetchRow(Value cache, Value kvHead, Value row) {
+    constexpr int64_t lineBytes = 64;
+    int64_t elementBytes = cast<MemRefType>(cache.getType()).getElementTypeBitWidth() / 8;
+    for (int64_t byte = 0; byte < rowBytes(cache); byte += lineBytes)
       memref::PrefetchOp::create(b, loc, cache, ValueRange{att.layer, kvHead, row, index(byte / elementBytes)},
                                  /*isWrite=*/false, /*localityHint=*/2, /*isDataCache=*/true);
+  }
+
+  /// Fetches the first rows of K and V in [begin, end): a unit has too few for the hardware to run ahead.
+  void fetchFirst(Value kvHead, Value begin, Value end) {
+    for (Value cache : {att.k, att.v})
+      loop(begin, min(end, add(begin, fetchedRows())), 1, [&](Value row) { fetchRow(cache, kvHead, row); });
+  }
+
+  /// Beside the row at `place`, fetches one that is read later, in this range of positions or in the next one.
+  void fetchAhead(Value cache, const PositionBlock &block, Value place) {
+    if (!block.leads)
+      return;
+    Value row = add(place, fetchedRows());
+    Value isFilled = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::ule, row, att.position);
+    scf::IfOp::create(b, loc, isFilled, [&](OpBuilder &nested, Location) {
+      within(nested, [&] { fetchRow(cache, block.kvHead, row); });
+    });
   }
 
   /// A full vector of which only the first `left` elements are read; zeros past them.
@@ -439,44 +512,54 @@ private:
 
   void attend(const RowTile &tile, const PositionBlock &block) {
     loop(zero, index(tile.rows), 1, [&](Value row) {
-      softmaxRow(row, add(tile.state, row), tile.alongHeads ? block.limit : add(block.limit, row));
+      softmaxRow(row, add(tile.state, row), block.count, tile.alongHeads ? block.limit : add(block.limit, row));
     });
     addWeightedValues(tile, block);
   }
 
-  /// The online softmax of one row of scores: leaves the weights p in `scores` and a in `alphas`.
-  void softmaxRow(Value row, Value state, Value limit) {
+  /// The online softmax of one row of `count` scores, of which it attends to the first `limit`: leaves the weights p in
+  /// `scores` and a in `alphas`.
+  void softmaxRow(Value row, Value state, Value count, Value limit) {
     auto integers = VectorType::get(lanes, b.getI32Type());
-    Value bound = arith::IndexCastOp::create(b, loc, b.getI32Type(), limit);
-    Value bounds = splat(bound, integers);
+    Value bounds = splat(arith::IndexCastOp::create(b, loc, b.getI32Type(), limit), integers);
+    SmallVector<int32_t> numbers = llvm::to_vector(llvm::seq<int32_t>(0, lanes));
+    Value laneNumbers = arith::ConstantOp::create(b, loc, DenseElementsAttr::get(integers, ArrayRef<int32_t>(numbers)));
     Value scale = constant(att.scale, vectorType), masked = splat(minusInfinity, vectorType);
-    SmallVector<Value> parts;
-    Value highest;
-    for (int64_t first = 0; first < positions; first += lanes) {
-      SmallVector<int32_t> numbers = llvm::to_vector(llvm::seq<int32_t>(first, first + lanes));
-      Value number = arith::ConstantOp::create(b, loc, DenseElementsAttr::get(integers, ArrayRef<int32_t>(numbers)));
+    Value highest = forScores(count, masked, [&](Value first, Value sofar) {
+      Value start = splat(arith::IndexCastOp::create(b, loc, b.getI32Type(), first), integers);
+      Value number = arith::AddIOp::create(b, loc, laneNumbers, start);
       Value visible = arith::CmpIOp::create(b, loc, arith::CmpIPredicate::slt, number, bounds);
-      Value score = loadVector(vectorType, scores, {row, index(first)});
+      Value score = loadVector(vectorType, scores, {row, first});
       score = arith::SelectOp::create(b, loc, visible, arith::MulFOp::create(b, loc, score, scale), masked);
-      parts.push_back(score);
-      highest = highest ? larger(score, highest) : score;
-    }
+      storeVector(score, scores, {row, first});
+      return larger(score, sofar);
+    });
     Value before = load(maxima, state);
-    Value highestScalar = largestLane(highest);
-    Value after = larger(highestScalar, before);
+    Value after = larger(largestLane(highest), before);
     Value afters = splat(after, vectorType);
     Value alpha = scalarExpOfNonPositive(arith::SubFOp::create(b, loc, before, after));
-    Value total;
-    for (auto [number, score] : llvm::enumerate(parts)) {
+    Value total = forScores(count, constant(0.0f, vectorType), [&](Value first, Value sofar) -> Value {
+      Value score = loadVector(vectorType, scores, {row, first});
       Value weight = expOfNonPositive(arith::SubFOp::create(b, loc, score, afters));
-      storeVector(weight, scores, {row, index(number * lanes)});
-      total = total ? Value(arith::AddFOp::create(b, loc, total, weight)) : weight;
-    }
+      storeVector(weight, scores, {row, first});
+      return arith::AddFOp::create(b, loc, sofar, weight);
+    });
     Value sum = vector::ReductionOp::create(b, loc, vector::CombiningKind::ADD, total);
     Value kept = arith::MulFOp::create(b, loc, load(sums, state), alpha);
     store(arith::AddFOp::create(b, loc, kept, sum), sums, state);
     store(after, maxima, state);
     store(alpha, alphas, row);
+  }
+
+  /// Goes through the vectors of a row of scores: in decode, where most blocks of a short cache are not full, as far as
+  /// `count`; else, unrolled, through all.
+  Value forScores(Value count, Value start, function_ref<Value(Value first, Value carried)> body) {
+    if (att.decodes)
+      return loop(zero, count, lanes, start,
+                  [&](Value first, ValueRange carried) { return Carried{body(first, carried[0])}; })[0];
+    for (int64_t first = 0; first < positions; first += lanes)
+      start = body(index(first), start);
+    return start;
   }
 
   /// out[r] = a[r] * out[r] + sum_j p[r, j] * v[j], over groups of vectors of head_dim that fit the registers.
@@ -496,8 +579,8 @@ private:
       Carried results = loop(zero, block.count, 1, start, [&](Value j, ValueRange carried) {
         Carried next(carried);
         SmallVector<Value> values;
-        if (block.leads && first == 0)
-          prefetchRow(att.v, block.kvHead, add(block.start, j));
+        if (first == 0)
+          fetchAhead(att.v, block, add(block.start, j));
         if (widenedV)
           for (const Chunk &chunk : group)
             values.push_back(loadVector(chunk.type, widenedV, {j, index(chunk.offset)}));
@@ -582,6 +665,8 @@ struct AttentionVectorize : buddy::impl::AttentionVectorizeBase<AttentionVectori
     OpBuilder b = OpBuilder::atBlockEnd(&function.getBody().front());
     func::ReturnOp::create(b, function.getLoc());
     function->removeAttr("buddy.attention");
+    if (attention->decodes)
+      function->setAttr("buddy.decodes", b.getUnitAttr());
   }
 };
 

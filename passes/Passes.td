@@ -224,9 +224,10 @@ def AttentionVectorize : Pass<"attention-vectorize", "func::FuncOp"> {
       s[j] = scale * q . k[j],  m' = max(m, max_j s[j]),  a = exp(m - m'),  p[j] = exp(s[j] - m')
       l' = a * l + sum_j p[j],  out' = a * out + sum_j p[j] * v[j]
 
-    and at the end out / l. With one query (decode) the kernel runs in parallel over KV heads, and the query heads of
-    a group share the loads of K and V; with more it runs in parallel over KV heads and blocks of queries, up to each
-    block's causal limit.
+    and at the end out / l. With one query (decode) the kernel runs in parallel over KV heads and ranges of positions,
+    whose results are joined at the end, and the query heads of a group share the loads of K and V; attention to a short
+    cache stays on the calling thread. With more queries it runs in parallel over KV heads and blocks of queries, up to
+    each block's causal limit.
   }];
   let dependentDialects = ["arith::ArithDialect", "math::MathDialect", "memref::MemRefDialect", "scf::SCFDialect",
                            "vector::VectorDialect"];
@@ -342,6 +343,33 @@ def InternalizePrivateFunctions : Pass<"internalize-private-functions", "ModuleO
     ```
   }];
   let dependentDialects = ["LLVM::LLVMDialect"];
+}
+
+def PrefetchCaches : Pass<"prefetch-caches", "ModuleOp"> {
+  let summary = "Lets the loop in front of an attention to one token fetch the KV cache";
+  let description = [{
+    Attention to a short cache takes as long as its first rows need to arrive. The last parallel loop in front of a call
+    of an attention function that decodes (`attention-vectorize` marks it with `buddy.decodes`) reads weights without a
+    pause; its iterations fetch the layer's first rows of K and V beside that, each iteration its share, so that a
+    thread fetches about the heads that it attends to. Removes the mark.
+
+    ```mlir
+    scf.parallel (%i) = (%c0) to (%n) step (%c1) { ... }
+    func.call @attention(%q, %k, %v, %layer, %position, %out)
+    ```
+    becomes
+    ```mlir
+    scf.parallel (%i) = (%c0) to (%n) step (%c1) {
+      scf.for %row = %i * %rows / %n to (%i + 1) * %rows / %n step %c1 {
+        memref.prefetch %k[%layer, ...]
+        memref.prefetch %v[%layer, ...]
+      }
+      ...
+    }
+    func.call @attention(%q, %k, %v, %layer, %position, %out)
+    ```
+  }];
+  let dependentDialects = ["arith::ArithDialect", "memref::MemRefDialect", "scf::SCFDialect"];
 }
 
 def ProfileRegions : Pass<"profile-regions", "ModuleOp"> {

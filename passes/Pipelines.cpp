@@ -74,6 +74,8 @@ void addLoopPasses(OpPassManager &pm, const PipelineOptions &options) {
                           : "func.func(matmul-vectorize{group=false},generic-vectorize)");
   else
     add(pm, "func.func(generic-vectorize{vectorize=false})");
+  if (options.attention)
+    add(pm, "prefetch-caches");
   // What a thread allocates on its stack for each turn of a parallel loop, a sequential loop would pile up.
   if (!options.parallelize)
     add(pm, "func.func(scf-parallel-for-to-nested-fors,buffer-loop-hoisting)");

@@ -1,7 +1,7 @@
 // RUN: buddy-opt %s --attention-vectorize --canonicalize --cse | FileCheck %s
 
-// One query: parallel over KV heads and ranges of positions; the three query heads of a group are the rows. What the
-// ranges leave is joined in the end.
+// One query: over KV heads and ranges of positions, in parallel unless the cache is short; the three query heads of a
+// group are the rows. What the ranges leave is joined in the end.
 
 // CHECK-LABEL: func private @attention
 // CHECK-SAME: %[[Q:[a-z0-9]*]]: memref<1x9x1x64xf32>, %[[K:[a-z0-9]*]]: memref<30x3x?x64xf32>,
@@ -9,23 +9,27 @@
 // CHECK-SAME: %[[OUT:[a-z0-9]*]]: memref<1x1x9x64xf32>
 // CHECK-NOT: buddy.attention
 // CHECK-NOT: linalg
-// CHECK: %[[RANGES:.*]] = arith.ceildivui
-// CHECK: memref.alloc() {{.*}} : memref<198xf32>
-// CHECK: %[[SUMS:.*]] = memref.alloc() {{.*}} : memref<198x64xf32>
+// CHECK: %[[PARTS:.*]] = memref.alloc() {{.*}} : memref<198x72xf32>
 // CHECK: %[[UNITS:.*]] = arith.muli %{{.*}}, %c3
+// CHECK: scf.if
+// CHECK-COUNT-6: memref.alloca
+// CHECK: scf.for %{{.*}} = %c0 to %[[UNITS]]
+// CHECK: } else {
 // CHECK: scf.parallel (%{{.*}}) = (%{{.*}}) to (%[[UNITS]])
-// CHECK-COUNT-3: memref.alloca
+// CHECK-COUNT-6: memref.alloca
 // CHECK-NOT: memref.alloc
+// CHECK: memref.prefetch %[[K]]
+// CHECK: memref.prefetch %[[V]]
 // CHECK: memref.prefetch %[[K]]
 // CHECK: vector.load %[[K]]
 // CHECK: vector.shuffle
 // CHECK: arith.shli {{.*}} vector<8xi32>
 // CHECK: memref.prefetch %[[V]]
 // CHECK: vector.load %[[V]]
-// CHECK: vector.store %{{.*}}, %[[SUMS]]
+// CHECK: vector.store %{{.*}}, %[[PARTS]]
 // CHECK: scf.reduce
 // CHECK: scf.for
-// CHECK: vector.load %[[SUMS]]
+// CHECK: vector.load %[[PARTS]]
 // CHECK: arith.divf
 // CHECK: vector.store %{{.*}}, %[[OUT]]
 module attributes {buddy.target = {vector_bits = 256 : i64}} {

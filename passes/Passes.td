@@ -266,6 +266,29 @@ def MatmulVectorize : Pass<"matmul-vectorize", "func::FuncOp"> {
   ];
 }
 
+def ForwardDestinations : Pass<"forward-destinations", "func::FuncOp"> {
+  let summary = "Lets an entry point compute in the caller's buffer what it would copy there";
+  let description = [{
+    Bufferisation computes in place where a value and its destination have the same shape. Where a reshape stands between
+    them, as between the panels of a linear layer and the logits, it allocates a buffer and copies. Here that buffer
+    becomes a view of the destination: an argument of an entry point with no other use, of static shape and without
+    strides.
+
+    ```mlir
+    %alloc = memref.alloc() : memref<1x4x8xf32>
+    linalg.generic ... outs(%alloc)
+    %view = memref.collapse_shape %alloc [[0], [1, 2]]
+    memref.copy %view, %out : memref<1x32xf32> to memref<1x32xf32>
+    ```
+    becomes
+    ```mlir
+    %view = memref.expand_shape %out [[0], [1, 2]] output_shape [1, 4, 8]
+    linalg.generic ... outs(%view)
+    ```
+  }];
+  let dependentDialects = ["memref::MemRefDialect"];
+}
+
 def GenericVectorize : Pass<"generic-vectorize", "func::FuncOp"> {
   let summary = "Turns linalg ops on buffers into loops with vectorised innermost loops";
   let description = [{

@@ -61,6 +61,7 @@ void addBufferisationPasses(OpPassManager &pm) {
   add(pm, "func.func(unshare-destinations),eliminate-empty-tensors,empty-tensor-to-alloc-tensor");
   add(pm, "one-shot-bufferize{bufferize-function-boundaries function-boundary-type-conversion=identity-layout-map}");
   add(pm, "canonicalize,cse,drop-equivalent-buffer-results,canonicalize,cse,drop-entry-point-results");
+  add(pm, "func.func(forward-destinations)");
 }
 
 /// linalg on buffers -> loops, vectors; temporaries move to the arena, others are freed after their last use.

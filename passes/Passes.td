@@ -258,6 +258,10 @@ def MatmulVectorize : Pass<"matmul-vectorize", "func::FuncOp"> {
     group and then applies the group's scales. If the activations are integers too, these are sums of integers, exact,
     by the target's `int8_dot`: pmaddwd and pmaddubsw (ssse3, avx2, avx512bw), vpdpbusd and vpdpwssd (avx512vnni), sdot
     (neon_dotprod), or plain vector code (none). All forms give the same integers.
+
+    Where four full tiles or more go over a panel of integers, it is unpacked first, once, into memory on the thread's
+    stack (up to 256 KiB): factors as the products take them, scales and minima in f32. Fewer tiles, single rows and
+    longer panels take the weights out of their blocks each time.
   }];
   let dependentDialects = ["arith::ArithDialect", "linalg::LinalgDialect", "LLVM::LLVMDialect",
                            "memref::MemRefDialect", "scf::SCFDialect", "vector::VectorDialect"];

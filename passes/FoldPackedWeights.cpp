@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "PackedContraction.h"
 #include "Passes.h"
 
 #include "mlir/Dialect/Affine/IR/AffineOps.h"
@@ -23,6 +24,7 @@ namespace mlir::buddy {
 } // namespace mlir::buddy
 
 using namespace mlir;
+using mlir::buddy::isMultiplyAdd;
 
 namespace {
 
@@ -106,20 +108,6 @@ FailureOr<UnpackedWeight> findUnpackedWeight(Value value) {
     return weight;
   }
   return failure();
-}
-
-/// The body of a contraction: out + a * b, with any order of operands.
-bool isMultiplyAdd(Block *body) {
-  if (body->getNumArguments() != 3 || !llvm::hasNItems(body->without_terminator(), 2))
-    return false;
-  Value out = body->getArgument(2);
-  Operation *add = body->getTerminator()->getOperand(0).getDefiningOp();
-  if (!isa_and_nonnull<arith::AddFOp>(add) || (add->getOperand(0) != out && add->getOperand(1) != out))
-    return false;
-  Value product = add->getOperand(0) == out ? add->getOperand(1) : add->getOperand(0);
-  auto mul = product.getDefiningOp<arith::MulFOp>();
-  Value a = body->getArgument(0), b = body->getArgument(1);
-  return mul && ((mul.getLhs() == a && mul.getRhs() == b) || (mul.getLhs() == b && mul.getRhs() == a));
 }
 
 bool isZeroFill(Value value) {

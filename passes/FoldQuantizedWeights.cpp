@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "PackedContraction.h"
 #include "Passes.h"
 
 #include "mlir/Dialect/Affine/IR/AffineOps.h"
@@ -27,6 +28,7 @@ namespace mlir::buddy {
 } // namespace mlir::buddy
 
 using namespace mlir;
+using mlir::buddy::isMultiplyAdd;
 
 namespace {
 
@@ -88,19 +90,6 @@ Value inlineBody(OpBuilder &b, linalg::GenericOp op, ValueRange inputs, function
   return mapping.lookupOrDefault(op.getBody()->getTerminator()->getOperand(0));
 }
 
-/// The body out + a * b.
-bool isMultiplyAdd(linalg::GenericOp op) {
-  Block *body = op.getBody();
-  auto add = body->getTerminator()->getOperand(0).getDefiningOp<arith::AddFOp>();
-  if (!add || body->getNumArguments() != 3 || !llvm::hasNItems(body->without_terminator(), 2))
-    return false;
-  Value out = body->getArgument(2);
-  Value product = add.getLhs() == out ? add.getRhs() : add.getRhs() == out ? add.getLhs() : Value();
-  auto mul = product ? product.getDefiningOp<arith::MulFOp>() : arith::MulFOp();
-  return mul && mul.getLhs() != mul.getRhs() && mul.getLhs() != out && mul.getRhs() != out &&
-         isa<BlockArgument>(mul.getLhs()) && isa<BlockArgument>(mul.getRhs());
-}
-
 /// One factor of a contraction, over the loops of the contraction that is made.
 struct Factor {
   SmallVector<Value> inputs;
@@ -117,7 +106,7 @@ struct FoldIntoContraction : OpRewritePattern<linalg::GenericOp> {
 
   LogicalResult matchAndRewrite(linalg::GenericOp op, PatternRewriter &rewriter) const override {
     if (op.getNumLoops() != 4 || op.getNumDpsInputs() != 2 || op.getNumDpsInits() != 1 ||
-        !op.hasPureTensorSemantics() || !isMultiplyAdd(op))
+        !op.hasPureTensorSemantics() || !isMultiplyAdd(op.getBody()))
       return rewriter.notifyMatchFailure(op, "not a contraction with panels");
     AffineExpr m, p, j, k;
     bindDims(op.getContext(), m, p, j, k);

@@ -59,10 +59,11 @@ Value beforeExtension(Value value) {
   return extension ? extension.getIn() : value;
 }
 
-/// The body out + a * b, where a and b may be floats that are widened first.
-bool isMultiplyAdd(Block *body) {
+} // namespace
+
+bool mlir::buddy::isMultiplyAdd(Block *body, bool mayWiden) {
   auto args = body->getArguments();
-  if (args.size() != 3)
+  if (args.size() != 3 || (!mayWiden && !llvm::hasNItems(body->without_terminator(), 2)))
     return false;
   auto add = body->getTerminator()->getOperand(0).getDefiningOp<arith::AddFOp>();
   if (!add)
@@ -71,17 +72,19 @@ bool isMultiplyAdd(Block *body) {
   auto mul = product ? product.getDefiningOp<arith::MulFOp>() : arith::MulFOp();
   if (!mul)
     return false;
-  Value lhs = beforeExtension(mul.getLhs()), rhs = beforeExtension(mul.getRhs());
+  Value lhs = mul.getLhs(), rhs = mul.getRhs();
+  if (mayWiden) {
+    lhs = beforeExtension(lhs);
+    rhs = beforeExtension(rhs);
+  }
   return (lhs == args[0] && rhs == args[1]) || (lhs == args[1] && rhs == args[0]);
 }
-
-} // namespace
 
 FailureOr<PackedContraction> mlir::buddy::matchPackedContraction(linalg::GenericOp op) {
   if (FailureOr<QuantizedContraction> quantized = matchQuantizedContraction(op); succeeded(quantized))
     return PackedContraction{op, quantized->a, quantized->w, quantized->c, findZeroFill(op, quantized->c)};
   if (!op.hasPureBufferSemantics() || op.getNumDpsInputs() != 2 || op.getNumDpsInits() != 1 || op.getNumLoops() != 4 ||
-      !isMultiplyAdd(op.getBody()))
+      !isMultiplyAdd(op.getBody(), /*mayWiden=*/true))
     return failure();
   SmallVector<AffineMap> maps = op.getIndexingMapsArray();
   Value a = op.getDpsInputs()[0], w = op.getDpsInputs()[1], c = op.getDpsInits()[0];

@@ -24,6 +24,10 @@ struct PackedContraction {
   int64_t panelWidth() const { return cast<MemRefType>(c.getType()).getDimSize(2); }
 };
 
+/// Whether a body with two inputs and an output is out + a * b, and no more. `mayWiden`: a and b may be floats that are
+/// widened first.
+bool isMultiplyAdd(Block *body, bool mayWiden = false);
+
 /// Reads `op` as a packed contraction whose panels a register tile can serve.
 FailureOr<PackedContraction> matchPackedContraction(linalg::GenericOp op);
 

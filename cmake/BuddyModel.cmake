@@ -9,15 +9,17 @@ include(BuddyToolchain)
 # BUDDY_PACKAGE_PATH: the folder that holds the package buddy_gen, when BUDDY_PYTHON does not find it by itself.
 set(BUDDY_GENERATE "${CMAKE_COMMAND}" -E env PYTHONUNBUFFERED=1)
 if(BUDDY_PACKAGE_PATH)
+  list(APPEND BUDDY_GENERATE "BUDDY_BUILD_DIR=${CMAKE_BINARY_DIR}")
   list(APPEND BUDDY_GENERATE --modify "PYTHONPATH=path_list_prepend:${BUDDY_PACKAGE_PATH}")
 endif()
 list(APPEND BUDDY_GENERATE "${BUDDY_PYTHON}" -m buddy_gen.generate)
 
-# buddy_add_model(<name> MODEL path [DTYPE f32] [GROUP 64] [KV_DTYPE f32] [TARGET native]
-#                 [DIALECT_PRIORITY linalg tosa] [ENTRY_POINTS prefill decode] [RUNTIME_DIR dir])
+# buddy_add_model(<name> MODEL path [DTYPE f32] [GROUP 64] [KV_DTYPE f32] [CALIBRATION text [CALIBRATION_TOKENS 12288]]
+#                 [TARGET native] [DIALECT_PRIORITY linalg tosa] [ENTRY_POINTS prefill decode] [RUNTIME_DIR dir])
 #
 # DTYPE: f32, f16, bf16, w8a32, w8a8, w4a32, w4a8 or gguf. GROUP: int8 weights that share a scale: 32, 64, 128, channel.
-# KV_DTYPE: f32, f16, bf16 or i8; by default that of a float DTYPE, f16 otherwise (docs/quantization.md).
+# KV_DTYPE: f32, f16, bf16 or i8; by default that of a float DTYPE, f16 otherwise. CALIBRATION: a text file
+# that weights of 4 bits are rounded on (docs/quantization.md).
 #
 # Imports a model and makes the interface library buddy_model_<name>: its objects, the folder of <name>_config.h, and a
 # dependency on <name>.weights.safetensors and <name>.vocab, which stand in RUNTIME_DIR (default:
@@ -28,6 +30,8 @@ function(buddy_add_model name)
     DTYPE
     GROUP
     KV_DTYPE
+    CALIBRATION
+    CALIBRATION_TOKENS
     TARGET
     RUNTIME_DIR
     MODEL
@@ -71,6 +75,13 @@ function(buddy_add_model name)
   endif()
   if(ARG_KV_DTYPE)
     list(APPEND precision --kv-dtype "${ARG_KV_DTYPE}")
+  endif()
+  if(ARG_CALIBRATION)
+    cmake_path(ABSOLUTE_PATH ARG_CALIBRATION NORMALIZE)
+    list(APPEND precision --calibrate "${ARG_CALIBRATION}")
+  endif()
+  if(ARG_CALIBRATION_TOKENS)
+    list(APPEND precision --calibration-tokens "${ARG_CALIBRATION_TOKENS}")
   endif()
   set(output_dir "${CMAKE_CURRENT_BINARY_DIR}/${name}")
   execute_process(

@@ -6,12 +6,13 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from buddy_gen.building import Options, resolve_model
-from buddy_gen.choices import DEFAULT_GROUP, DIALECTS, DTYPES, GROUPS, KV_DTYPES
+from buddy_gen.choices import CALIBRATION_TOKENS, DEFAULT_GROUP, DIALECTS, DTYPES, GROUPS, KV_DTYPES
 from buddy_gen.target import TARGETS
 
 __all__ = ["BuildOptions", "with_build_options"]
@@ -27,6 +28,12 @@ def _one_of(known: Iterable[str], what: str) -> Callable[[str], str]:
         return value
 
     return check
+
+
+def _positive(value: str) -> str:
+    if not (value.isascii() and value.isdigit() and int(value)):
+        raise typer.BadParameter(f"'{value}' is no number of tokens")
+    return value
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,22 @@ class BuildOptions:
         typer.Option(
             callback=lambda value: value and _one_of(KV_DTYPES, "KV cache type")(value),
             help=f"Type of the KV caches: {', '.join(KV_DTYPES)} (default: a float dtype's own, else f16).",
+        ),
+    ] = ""
+    calibrate: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT",
+            callback=lambda value: str(Path(value).expanduser().absolute()) if value else "",
+            help="A text file that weights of 4 bits are rounded on.",
+        ),
+    ] = ""
+    calibration_tokens: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            callback=lambda value: value and _positive(value),
+            help=f"How many of its tokens are read (default: {CALIBRATION_TOKENS}).",
         ),
     ] = ""
     dialect_priority: Annotated[

@@ -44,6 +44,8 @@ buddy_add_model(
   DTYPE "${DTYPE}"
   GROUP "${GROUP}"
   KV_DTYPE "${KV_DTYPE}"
+  CALIBRATION "${CALIBRATION}"
+  CALIBRATION_TOKENS "${CALIBRATION_TOKENS}"
   TARGET "${TARGET}"
   DIALECT_PRIORITY ${DIALECT_PRIORITY}
   ENTRY_POINTS ${ENTRY_POINTS}
@@ -64,6 +66,8 @@ class Options:
     dialect_priority: str
     group: str = ""
     kv_dtype: str = ""
+    calibrate: str = ""
+    calibration_tokens: str = ""
     entry_points: str = "prefill,decode"
 
     def work_dir(self) -> Path:
@@ -259,6 +263,8 @@ def _build(options: Options, tools: _Tools, output: Path, quiet: bool, to_stderr
                 "DTYPE": options.dtype,
                 "GROUP": options.group,
                 "KV_DTYPE": options.kv_dtype,
+                "CALIBRATION": options.calibrate,
+                "CALIBRATION_TOKENS": options.calibration_tokens,
                 "ENTRY_POINTS": options.entry_points.replace(",", ";"),
                 "TARGET": options.target,
                 "DIALECT_PRIORITY": options.dialect_priority.replace(",", ";"),

@@ -17,6 +17,10 @@ KV_DTYPES = ("f32", "f16", "bf16", "i8")
 """The element types of the KV caches; i8 has a scale for each row."""
 
 
+CALIBRATION_TOKENS = 12288
+"""How many tokens of a calibration text are read where the user names no number."""
+
+
 def default_kv_dtype(dtype: str) -> str:
     """The caches' element type where the user names none: that of float weights, f16 beside quantised ones."""
     return dtype if dtype in KV_DTYPES else "f16"

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from buddy_gen.choices import DTYPES, GROUPS, KV_DTYPES
+from buddy_gen.choices import CALIBRATION_TOKENS, DTYPES, GROUPS, KV_DTYPES
 from buddy_gen.errors import BuddyError
 
 
@@ -26,6 +26,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--dtype", default="f32", choices=DTYPES, help="type of weights and activations")
     options.add_argument("--group", choices=GROUPS, help="int8 weights that share a scale (default: 64)")
     options.add_argument("--kv-dtype", choices=KV_DTYPES, help="type of the KV caches (default: as the dtype asks)")
+    options.add_argument("--calibrate", metavar="TEXT", help="a text file that weights of 4 bits are rounded on")
+    options.add_argument("--calibration-tokens", type=int, metavar="N", help=f"of it (default: {CALIBRATION_TOKENS})")
     options.add_argument("--dialect-priority", type=_list, default=("linalg", "tosa"), metavar="DIALECT,...")
     options.add_argument("--entry-points", type=_list, default=("prefill", "decode"), metavar="ENTRY,...")
     options.add_argument("--quiet", action="store_true", help="no progress")

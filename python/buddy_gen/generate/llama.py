@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import jinja2
 import torch
 from torch import fx
 
+from buddy_gen.calibration.rounded_weights import RoundedWeights
+from buddy_gen.calibration.text import TextChoice, read_windows
 from buddy_gen.capture import CapturedGraph, capture_llama
 from buddy_gen.errors import BuddyError
 from buddy_gen.generate.manifest import Manifest, generator_sources, sources_hash, write_if_changed
@@ -31,6 +34,7 @@ from buddy_gen.transforms.layers import NotIsomorphicError, Unit, schedule
 from buddy_gen.transforms.precision import Precision
 from buddy_gen.transforms.quantization import assign_formats
 from buddy_gen.version import version
+from buddy_gen.weights.formats import Q4_1, Format
 from buddy_gen.weights.packed import WeightsLayout, WeightsMetadata, read_header, write_weights
 
 Graph = tuple[CapturedGraph, Sequence[Unit]]
@@ -69,14 +73,18 @@ class LlamaGenerator:
         path: The model's file or folder.
         manifest: The manifest of the last run.
         progress: Where to tell what happens.
+        text: What weights are calibrated on.
     """
 
-    def __init__(self, key: dict[str, Any], path: Path, manifest: Manifest, progress: Progress) -> None:
-        self.key, self.path, self.manifest, self.progress = key, path, manifest, progress
+    def __init__(
+        self, key: dict[str, Any], path: Path, manifest: Manifest, progress: Progress, text: TextChoice | None = None
+    ) -> None:
+        self.key, self.path, self.manifest, self.progress, self.text = key, path, manifest, progress, text
         self.name: str = key["name"]
         self.output_dir, self.runtime_dir = Path(key["output_dir"]), Path(key["runtime_dir"])
         self.target: Target = TARGETS[key["target"]]
         self.precision = Precision(key["dtype"], key["group"], key["kv_dtype"])
+        self.rounded = RoundedWeights(self.output_dir / f".{self.name}.rounded")
 
     def run(self) -> dict[str, Any]:
         """Generates everything.
@@ -95,6 +103,7 @@ class LlamaGenerator:
             progress.warn(f"the program will take token ids only (--ids): {reason}")
         elif vocabulary.chat is None:
             progress.warn(f"the program will not chat (-cnv): {vocabulary.chat_unavailable_reason}")
+        windows = self._windows(description, vocabulary, reason)
         entries = self.key["entry_points"]
         with progress.step(f"Capturing {', '.join(entries)} with TorchDynamo"):
             graphs = capture_and_schedule(description, entries)
@@ -103,12 +112,17 @@ class LlamaGenerator:
             collect_parameters(graphs), self.precision, description.weights, description.tied_head
         )
         layout = WeightsLayout(
-            [packed_tensor(description, stored, self.target.panel, self.precision) for stored in parameters]
+            [
+                packed_tensor(description, stored, self.target.panel, self.precision, self.rounded.rows)
+                for stored in parameters
+            ]
         )
         abi = self._abi(description, graphs, layout)
         with progress.step("Importing to MLIR"):
             modules, stems = self._import(description, graphs, parameters, layout, abi)
-        model_id = self._weights(description, layout, abi, vocabulary)
+        formats = {stored.name: stored.format for stored in parameters if stored.format == Q4_1}
+        round_weights = functools.partial(self._round, description, formats, windows)
+        model_id = self._weights(description, layout, abi, vocabulary, round_weights)
         outputs = [self.output_dir / f"{stem}.mlir" for stem in stems] + [self._weights_path()]
         if vocabulary is not None:
             vocabulary.write(self._vocab_path(), abi=abi, model_id=model_id)
@@ -120,6 +134,27 @@ class LlamaGenerator:
         report = self._report(description, abi, model_id, modules, outputs, vocabulary)
         self.manifest.record(self.key, self.path, description.files, outputs, report)
         return report
+
+    # Calibration
+
+    def _windows(self, description: ModelDescription, vocabulary: Vocabulary | None, reason: str) -> list[list[int]]:
+        """The tokens of the calibration text; none without one."""
+        if self.text is None:
+            return []
+        if vocabulary is None:
+            raise BuddyError(f"a calibration on a text needs a tokenizer: {reason}")
+        return read_windows(self.text, vocabulary, description.context_length)
+
+    def _round(
+        self, description: ModelDescription, formats: Mapping[str, Format], windows: Sequence[Sequence[int]]
+    ) -> None:
+        """Rounds the weights on the calibration text."""
+        if self.text is None:
+            return
+        from buddy_gen.calibration.calibrating import round_on_text
+
+        with self.progress.step(f"Calibrating on {self.text.path.name} ({sum(map(len, windows))} tokens)"):
+            round_on_text(description, formats, windows, self.rounded, self.progress.layers)
 
     # Layout and ABI
 
@@ -185,13 +220,20 @@ class LlamaGenerator:
         return modules, stems
 
     def _weights(
-        self, description: ModelDescription, layout: WeightsLayout, abi: str, vocabulary: Vocabulary | None
+        self,
+        description: ModelDescription,
+        layout: WeightsLayout,
+        abi: str,
+        vocabulary: Vocabulary | None,
+        round_weights: Callable[[], None],
     ) -> str:
         """Writes the weights, unless those of an earlier run are the same; gives the model id."""
         path = self._weights_path()
         digest = vocabulary.digest if vocabulary is not None else ""
-        sources = [source for source in generator_sources() if source.parent.name in ("weights", "models")]
-        made_from = {"abi": abi, "vocabulary": digest, "sources": sources_hash(sources)}
+        deciding = ("calibration", "weights", "models")
+        sources = [source for source in generator_sources() if source.parent.name in deciding]
+        calibration = self.key["calibration"]
+        made_from = {"abi": abi, "vocabulary": digest, "sources": sources_hash(sources), "calibration": calibration}
         report = self.manifest.data.get("report") or {}
         if report.get("weights_made_from") == made_from and self._weights_reusable(path):
             self.progress.say(f"Weights are unchanged: {path}")
@@ -208,15 +250,18 @@ class LlamaGenerator:
                 "kv_dtype": self.precision.kv_dtype,
                 "cache_bytes_per_position": str(self._cache(description).bytes_per_position),
                 "entry_points": ",".join(self.key["entry_points"]),
+                **({} if calibration is None else {"calibration": json.dumps(calibration)}),
             },
         )
 
         def model_id(content: str) -> str:
             return hashlib.sha256(f"{content}{digest}".encode()).hexdigest()
 
-        with self.progress.step("Packing the weights"):
-            info = write_weights(path, layout, metadata, model_id, self.progress.bytes)
-            self.progress.wrote(path)
+        with self.rounded:
+            round_weights()
+            with self.progress.step("Packing the weights"):
+                info = write_weights(path, layout, metadata, model_id, self.progress.bytes)
+                self.progress.wrote(path)
         self._made_from = made_from
         return info.model_id
 
@@ -263,7 +308,8 @@ class LlamaGenerator:
             end_ids=description.eos_token_ids,
             entry_points=self.key["entry_points"],
         )
-        depends = [str(path) for path in [*description.files, *generator_sources()]]
+        texts = [] if self.text is None else [self.text.path]
+        depends = [str(path) for path in [*description.files, *texts, *generator_sources()]]
         fragment = environment.get_template("model.cmake.j2").render(
             name=self.name,
             modules=stems,
@@ -306,6 +352,7 @@ class LlamaGenerator:
             "dtype": self.key["dtype"],
             "group": self.key["group"],
             "kv_dtype": self.key["kv_dtype"],
+            "calibration": self.key["calibration"],
             "dialects": by_op,
             "layer_functions": {m.signature.partition("(")[0]: m.layer_functions for m in modules},
             "outputs": {str(path): path.stat().st_size for path in outputs},

@@ -13,13 +13,17 @@ from buddy_gen.models.llama import EMBEDDING, HEAD
 from buddy_gen.parameters import SAFETENSORS_DTYPES, StoredParameter
 from buddy_gen.transforms.precision import Precision
 from buddy_gen.weights.packed import PackedTensor
-from buddy_gen.weights.storing import store_plain, store_weight, stored_type
+from buddy_gen.weights.storing import FieldsOf, store_plain, store_weight, stored_type
 
 __all__ = ["packed_tensor"]
 
 
 def packed_tensor(
-    description: ModelDescription, stored: StoredParameter, panel: int, precision: Precision
+    description: ModelDescription,
+    stored: StoredParameter,
+    panel: int,
+    precision: Precision,
+    rounded: FieldsOf | None = None,
 ) -> PackedTensor:
     """How a parameter stands in the weights file, and the function that makes its data when they are written.
 
@@ -28,6 +32,7 @@ def packed_tensor(
         stored: The parameter, with its format.
         panel: R of the target.
         precision: Decides whether blocks are the checkpoint's own.
+        rounded: Gives the weights that a calibration has rounded.
     """
     source, form = description.weights, stored.format
     name = EMBEDDING if description.tied_head and stored.name == HEAD else stored.name
@@ -36,7 +41,7 @@ def packed_tensor(
         if name.rpartition(".")[2] == "inv_freq":
             return np.ascontiguousarray(description.rotary()[0], dtype=np.float32)
         if stored.panels:
-            return store_weight(source, name, form, panel, keep=precision.dtype == "gguf")
+            return store_weight(source, name, form, panel, keep=precision.dtype == "gguf", rounded=rounded)
         return store_plain(source, name, form)
 
     dtype = stored_type(form) if stored.dtype == torch.float32 else SAFETENSORS_DTYPES[stored.dtype]

@@ -25,7 +25,7 @@ class Progress:
     def __init__(self, quiet: bool = False, to_stderr: bool = False) -> None:
         self._quiet = quiet
         self._stream = sys.stderr if to_stderr else sys.stdout
-        self._tenth = 0
+        self._fifth = 0
 
     def say(self, text: str) -> None:
         """One line."""
@@ -40,17 +40,24 @@ class Progress:
     def step(self, what: str) -> Iterator[None]:
         """Says what begins, and how long it took when it has ended."""
         self.say(f"{what} ...")
-        self._tenth = 0
+        self._fifth = 0
         started = time.monotonic()
         yield
         self.say(f"{what}: {time.monotonic() - started:.1f} s")
 
     def bytes(self, done: int, total: int) -> None:
         """How far a step over `total` bytes is; a line for each fifth."""
-        tenth = done * 5 // max(total, 1)
-        if tenth > self._tenth:
-            self._tenth = tenth
-            self.say(f"  {tenth * 20}% ({readable_size(done)} of {readable_size(total)})")
+        self._fifths(done, total, f"{readable_size(done)} of {readable_size(total)}")
+
+    def layers(self, done: int, total: int) -> None:
+        """How far a step over `total` layers is; a line for each fifth."""
+        self._fifths(done, total, f"{done} of {total} layers")
+
+    def _fifths(self, done: int, total: int, told: str) -> None:
+        fifth = done * 5 // max(total, 1)
+        if fifth > self._fifth:
+            self._fifth = fifth
+            self.say(f"  {fifth * 20}% ({told})")
 
     def wrote(self, path: Path) -> None:
         """Names a file that has been written."""

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from buddy_gen.calibration.text import TextChoice
 from buddy_gen.choices import DIALECTS
 from buddy_gen.errors import BuddyError
 from buddy_gen.generate.manifest import Manifest
@@ -57,6 +58,7 @@ def generate(options: argparse.Namespace) -> dict[str, Any]:
         if not path.exists():
             raise BuddyError(f"there is no model at {path}; give a Hugging Face folder or a GGUF file")
     precision = Precision.of(options.dtype, options.group, options.kv_dtype)
+    text = TextChoice.of(options.calibrate, options.calibration_tokens, precision.dtype)
     key = {
         "name": options.name,
         "model": str(path),
@@ -66,6 +68,7 @@ def generate(options: argparse.Namespace) -> dict[str, Any]:
         "dtype": precision.dtype,
         "group": precision.group,
         "kv_dtype": precision.kv_dtype,
+        "calibration": None if text is None else text.key,
         "dialect_priority": list(options.dialect_priority),
         "entry_points": list(options.entry_points),
     }
@@ -77,4 +80,4 @@ def generate(options: argparse.Namespace) -> dict[str, Any]:
 
     from buddy_gen.generate.llama import LlamaGenerator
 
-    return LlamaGenerator(key, path, manifest, progress).run()
+    return LlamaGenerator(key, path, manifest, progress, text).run()

@@ -41,6 +41,7 @@ def _facts(found: Inspection) -> list[tuple[str, str]]:
         ("source", found.source or "not recorded"),
         ("dtype", found.dtype),
         ("KV caches", found.kv_dtype),
+        *([("calibrated on", f"{text['file']} ({text['tokens']} tokens)")] if (text := found.calibration) else []),
         ("target", found.target),
         ("entry points", ", ".join(found.entry_points) or "not recorded"),
         ("ABI", found.abi),

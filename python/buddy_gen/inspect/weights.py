@@ -39,6 +39,7 @@ class Inspection:
         model: Its name.
         source: The file or folder that it was made from.
         dtype, kv_dtype, target, exporter, entry_points: The choices of the build.
+        calibration: The text that its weights were rounded on: file, sha256, tokens. None for none.
         abi, model_id, content_sha256: Its hashes.
         tensors: All but padding.
         weight_bytes_per_token: Weights that decoding a token reads; None for another model than a Llama.
@@ -51,6 +52,7 @@ class Inspection:
     source: str | None
     dtype: str
     kv_dtype: str
+    calibration: dict[str, Any] | None
     target: str
     exporter: str
     entry_points: list[str]
@@ -103,6 +105,7 @@ def inspect_weights(path: Path) -> Inspection:
         ]
         known = {key: metadata[key] for key in ("dtype", "target", "exporter", "abi", "model_id", "content_sha256")}
         name = metadata["name"]
+        calibration = _calibration(metadata.get("calibration"))
     except (KeyError, ValueError, TypeError, AttributeError):
         raise BuddyError(f"{weights} has metadata that buddy-gen did not write; build the model again.") from None
     per_token, per_position = _traffic(weights)
@@ -111,6 +114,7 @@ def inspect_weights(path: Path) -> Inspection:
         model=name,
         source=metadata.get("source"),
         kv_dtype=metadata.get("kv_dtype", "f32"),
+        calibration=calibration,
         entry_points=[entry for entry in metadata.get("entry_points", "").split(",") if entry],
         tensors=tensors,
         weight_bytes_per_token=per_token,
@@ -118,6 +122,13 @@ def inspect_weights(path: Path) -> Inspection:
         files={one.name: one.stat().st_size for one in sorted(weights.parent.iterdir()) if one.is_file()},
         **known,
     )
+
+
+def _calibration(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    found = json.loads(text)
+    return {"file": str(found["file"]), "sha256": str(found["sha256"]), "tokens": int(found["tokens"])}
 
 
 def _tensor(name: str, dtype: str, stored: tuple[int, ...], size: int, layout: dict[str, Any]) -> TensorInfo:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from buddy_gen.errors import BuddyError
-from buddy_gen.weights.blocks import Bytes, Fields, Halves
+from buddy_gen.weights.blocks import Bytes, Fields, Halves, split_integers
 from buddy_gen.weights.formats import Format
 from buddy_gen.weights.source import FloatArray
 
-__all__ = ["fit_line", "quantize_rows"]
+__all__ = ["fit_line", "nearest_nibbles", "nibble_fields", "quantize_rows"]
 
 _LARGEST_INT8 = 127
 _LARGEST_NIBBLE = 15
@@ -44,6 +44,21 @@ def quantize_rows(rows: FloatArray, form: Format) -> Fields:
         np.concatenate([one.scales for one in made], axis=1),
         np.concatenate([one.minima for one in made], axis=1) if exact.has_minimum else None,
     )
+    return _checked(fields)
+
+
+def nibble_fields(integers: Bytes, scales: Halves, minima: Halves, form: Format) -> Fields:
+    """Rows that are rounded to 4 bits already: integers [N, K], scales and minima [N, G].
+
+    Raises:
+        BuddyError: A scale or a minimum is too large for half precision.
+    """
+    count, columns = integers.shape
+    padded = np.pad(integers, ((0, 0), (0, form.padded(columns) - columns)))
+    return _checked(Fields(split_integers(padded.reshape(count, -1, form.group), 4)[0], scales, minima))
+
+
+def _checked(fields: Fields) -> Fields:
     if not all(np.isfinite(halves).all() for halves in (fields.scales, fields.minima) if halves is not None):
         raise BuddyError("it has values too large for this format's scales in half precision; build it as f32 or bf16")
     return fields
@@ -63,9 +78,7 @@ def _int8_fields(groups: FloatArray, width: int) -> Fields:
 def _nibble_fields(groups: FloatArray, width: int) -> Fields:
     count, whole, size = groups.shape
     integers, scales, minima = fit_line(groups.reshape(count * whole, size))
-    values = _widened(integers.reshape(count, whole, size), width)
-    half = width // 2
-    nibbles = values[:, :, :half] | (values[:, :, half:] << np.uint8(4))
+    nibbles, _ = split_integers(_widened(integers.reshape(count, whole, size), width), 4)
     return Fields(nibbles, scales.reshape(count, whole), minima.reshape(count, whole))
 
 
@@ -80,9 +93,9 @@ def fit_line(groups: FloatArray) -> tuple[Bytes, Halves, Halves]:
         m = span * np.float32(shrink / 2)
         d = (span - 2 * m) / np.float32(_LARGEST_NIBBLE)
         for _ in range(_TURNS):
-            d, m = _line_through(above, _nearest(above, d, m), d, m)
+            d, m = _line_through(above, nearest_nibbles(above, d, m), d, m)
         scales, minima = d.astype(np.float16), (low + m).astype(np.float16)
-        q = _nearest(groups, scales.astype(np.float32), minima.astype(np.float32))
+        q = nearest_nibbles(groups, scales.astype(np.float32), minima.astype(np.float32))
         off = q * scales.astype(np.float32)[:, None]
         off += minima.astype(np.float32)[:, None]
         off -= groups
@@ -101,8 +114,8 @@ def fit_line(groups: FloatArray) -> tuple[Bytes, Halves, Halves]:
     return best[0].astype(np.uint8), best[1], best[2]
 
 
-def _nearest(groups: FloatArray, d: FloatArray, m: FloatArray) -> FloatArray:
-    """The best q for d and m."""
+def nearest_nibbles(groups: FloatArray, d: FloatArray, m: FloatArray) -> FloatArray:
+    """The best q, as floats, for groups [n, size] with the scales d [n] and the minima m [n]."""
     q = groups - m[:, None]
     q *= _inverse(d)[:, None]
     np.rint(q, out=q)

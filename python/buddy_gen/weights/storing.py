@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from buddy_gen.weights.raw_floats import f32_to_bf16
 from buddy_gen.weights.rotation import rotate_rows
 from buddy_gen.weights.source import FloatArray, WeightSource
 
-__all__ = ["store_plain", "store_weight", "stored_type"]
+__all__ = ["FieldsOf", "read_finite", "store_plain", "store_weight", "stored_type"]
 
 _BLOCK_ELEMENTS = 1 << 20  # weights converted at a time; quantising takes some twenty times their size
 
@@ -28,6 +29,9 @@ _TYPES: dict[str, tuple[str, np.dtype[Any]]] = {
 }
 
 _BF16_EXPONENT = np.uint16(0x7F80)
+FieldsOf = Callable[[str, int, int], Fields | None]
+"""Rows [start, stop) of a weight that was quantised elsewhere; None for any other."""
+
 _LARGEST = {"f16": "65504", "bf16": "3.39e38"}
 
 
@@ -46,11 +50,13 @@ def store_plain(source: WeightSource, name: str, form: Format) -> npt.NDArray[An
     rows = shape[0] if shape else 1
     out = np.empty((rows, *shape[1:]), _TYPES[form.kind][1])
     for start, stop in _steps(rows, out[0].size if rows else 1, 1):
-        out[start:stop] = _narrowed(_checked(source, name, start, stop), form, name).reshape(out[start:stop].shape)
+        out[start:stop] = _narrowed(read_finite(source, name, start, stop), form, name).reshape(out[start:stop].shape)
     return out.reshape(shape)
 
 
-def store_weight(source: WeightSource, name: str, form: Format, panel: int, keep: bool = False) -> npt.NDArray[Any]:
+def store_weight(
+    source: WeightSource, name: str, form: Format, panel: int, keep: bool = False, rounded: FieldsOf | None = None
+) -> npt.NDArray[Any]:
     """An [N, K] weight as the weights file holds it: panels of floats or blocks, see `Format.stored_shape`.
 
     Args:
@@ -59,6 +65,7 @@ def store_weight(source: WeightSource, name: str, form: Format, panel: int, keep
         form: Its format here.
         panel: R.
         keep: The checkpoint's own blocks are kept bit for bit; it must have them in this format.
+        rounded: Gives the weights that were quantised elsewhere.
 
     Raises:
         BuddyError: It holds NaN or infinity, or numbers beyond the format; the message names it.
@@ -68,10 +75,12 @@ def store_weight(source: WeightSource, name: str, form: Format, panel: int, keep
     out = np.zeros(shape, np.uint8 if form.in_blocks else _TYPES[form.kind][1])
     for start, stop in _steps(rows, columns, panel):
         if form.in_blocks:
-            fields = _kept(source, name, form, start, stop) if keep else _quantised(source, name, form, start, stop)
+            fields = rounded(name, start, stop) if rounded is not None else None
+            if fields is None:
+                fields = _kept(source, name, form, start, stop) if keep else _quantised(source, name, form, start, stop)
             out[start // panel : -(-stop // panel)] = pack_blocks(fields, panel)
         else:
-            fill_panels(out, start // panel, _narrowed(_checked(source, name, start, stop), form, name))
+            fill_panels(out, start // panel, _narrowed(read_finite(source, name, start, stop), form, name))
     return out
 
 
@@ -81,7 +90,12 @@ def _steps(rows: int, columns: int, panel: int) -> list[tuple[int, int]]:
     return [(start, min(rows, start + step)) for start in range(0, rows, step)]
 
 
-def _checked(source: WeightSource, name: str, start: int, stop: int) -> FloatArray:
+def read_finite(source: WeightSource, name: str, start: int, stop: int) -> FloatArray:
+    """Rows [start, stop) of a tensor.
+
+    Raises:
+        BuddyError: They hold NaN or infinity; the message names the tensor.
+    """
     rows = source.read_rows(name, start, stop)
     if not np.isfinite(rows).all():
         kind = "NaN" if np.isnan(rows).any() else "infinity"
@@ -109,7 +123,7 @@ def _narrowed(rows: FloatArray, form: Format, name: str) -> npt.NDArray[Any]:
 
 
 def _quantised(source: WeightSource, name: str, form: Format, start: int, stop: int) -> Fields:
-    rows = _checked(source, name, start, stop)
+    rows = read_finite(source, name, start, stop)
     if form.is_rotated:
         missing = form.padded(rows.shape[1]) - rows.shape[1]
         rows = rotate_rows(np.pad(rows, ((0, 0), (0, missing))), form.of_columns(rows.shape[1]).rotation)

@@ -1,10 +1,11 @@
 """A GGUF's weights moved off their grid: a fair test for a quantiser.
 
 Weights that were quantised once lie on a grid; a quantiser that finds it loses nothing, which says little about other
-weights. This adds uniform noise of up to half a step, seeded, to every quantised tensor (a step is the scale of the
-weight's group), and writes them as f32 with everything else of the file.
+weights. This adds uniform noise, seeded, to every quantised tensor, and writes them as f32 with everything else of the
+file. The noise moves a weight by at most half a step to either side (a step is the scale of the weight's group), or as
+far as --reach says.
 
-    python benchmarks/noisy_model.py smollm2 noisy.gguf --seed 1
+    python benchmarks/noisy_model.py smollm2 noisy.gguf --seed 1 --reach 0.5
 """
 
 from __future__ import annotations
@@ -30,19 +31,21 @@ _SKIPPED = ("general.architecture", "general.file_type", "general.quantization_v
 _KINDS = ", ".join(kind.upper() for kind in BLOCK_FORMATS)
 
 
-def noisy_weights(raw: npt.NDArray[np.uint8], kind: gguf.GGMLQuantizationType, seed: int) -> npt.NDArray[np.float32]:
-    """The dequantised rows of a quantised tensor with noise; `raw` are the rows' bytes."""
+def noisy_weights(
+    raw: npt.NDArray[np.uint8], kind: gguf.GGMLQuantizationType, seed: int, reach: float
+) -> npt.NDArray[np.float32]:
+    """The dequantised rows of a quantised tensor with noise of at most `reach` steps; `raw` are the rows' bytes."""
     form = BLOCK_FORMATS.get(kind.name.lower())
     if form is None:
         raise BuddyError(f"the file has {kind.name} tensors; these can be moved off their grid: {_KINDS}")
     values = np.asarray(dequantize(raw, kind), np.float32)
     steps = np.repeat(np.abs(group_scales(from_gguf_blocks(raw, form), form.kind)), form.group, axis=1)
-    noise = np.random.default_rng(seed).uniform(-0.5, 0.5, values.shape).astype(np.float32)
+    noise = np.random.default_rng(seed).uniform(-reach, reach, values.shape).astype(np.float32)
     moved: npt.NDArray[np.float32] = values + noise * steps
     return moved
 
 
-def write_noisy(source: Path, target: Path, seed: int) -> None:
+def write_noisy(source: Path, target: Path, seed: int, reach: float = 0.5) -> None:
     """Writes `source` with noise as `target`, one tensor in memory at a time."""
     read_gguf(source)  # refuses damaged files in a sentence; the reader below trusts what it reads
     reader = gguf.GGUFReader(source)
@@ -59,16 +62,16 @@ def write_noisy(source: Path, target: Path, seed: int) -> None:
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for place, tensor in enumerate(reader.tensors):
-        writer.write_tensor_data(_floats(tensor, seed + place))
+        writer.write_tensor_data(_floats(tensor, seed + place, reach))
     writer.close()
     beside.replace(target)
 
 
-def _floats(tensor: Any, seed: int) -> npt.NDArray[np.float32]:
+def _floats(tensor: Any, seed: int, reach: float) -> npt.NDArray[np.float32]:
     kind = gguf.GGMLQuantizationType(tensor.tensor_type)
     if kind in (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16):
         return np.ascontiguousarray(tensor.data, np.float32)
-    return noisy_weights(np.asarray(tensor.data).reshape(int(tensor.shape[-1]), -1), kind, seed)
+    return noisy_weights(np.asarray(tensor.data).reshape(int(tensor.shape[-1]), -1), kind, seed, reach)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,11 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", help=f"a GGUF file of tensors of {_KINDS}, or {DEFAULT_MODEL_NAME}")
     parser.add_argument("output", type=Path, help="the GGUF file to write")
     parser.add_argument("--seed", type=int, default=1, help="of the noise (default: 1)")
+    parser.add_argument("--reach", type=float, default=0.5, help="how many steps it moves a weight by (default: 0.5)")
     options = parser.parse_args(arguments)
+    if not 0 <= options.reach < 1e6:
+        parser.error(f"--reach {options.reach} is no number of steps; give one from 0 on")
     try:
         is_default = options.model == DEFAULT_MODEL_NAME
         source = fetch_default_model(progress=print) if is_default else Path(options.model)
-        write_noisy(source, options.output, options.seed)
+        write_noisy(source, options.output, options.seed, options.reach)
     except (BuddyError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -33,11 +33,14 @@ def test_each_weight_moves_by_at_most_half_a_step(tmp_path: Path) -> None:
         done = _run(source, output, "--seed", seed)
         assert done.returncode == 0, done.stderr
     assert outputs[0].read_bytes() == outputs[1].read_bytes() != outputs[2].read_bytes()
-    before, after = open_model(source), open_model(outputs[0])
+    still = tmp_path / "still.gguf"
+    assert _run(source, still, "--reach", "0").returncode == 0
+    before, after, unmoved = open_model(source), open_model(outputs[0]), open_model(still)
     assert before.config.to_dict() == after.config.to_dict()
     assert gguf.GGUFReader(outputs[0]).fields["tokenizer.ggml.tokens"].contents() == tokens
     for name in before.weights.names():
         old, new = before.weights.read(name), after.weights.read(name)
+        np.testing.assert_array_equal(unmoved.weights.read(name), old)
         if old.ndim == 1:
             np.testing.assert_array_equal(old, new)
             continue

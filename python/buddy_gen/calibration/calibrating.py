@@ -1,8 +1,7 @@
 """Rounds a model's weights on a text, one layer after another.
 
-What comes into a layer is what the layers before it, already rounded, make of the text; beside it goes what they would
-make of it unrounded. So what is in memory is two hidden states for each token, one layer's weights in f32, and the sums
-of products of each of its inputs.
+What comes into a layer is what the layers before it, already rounded, make of the text. So what is in memory is one
+hidden state for each token, one layer's weights in f32, and H of each of its inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
-from buddy_gen.calibration.compensation import correction, movements, round_columns
+from buddy_gen.calibration.compensation import movements, round_columns
 from buddy_gen.calibration.rounded_weights import RoundedWeights
 from buddy_gen.calibration.workers import Workers
 from buddy_gen.errors import BuddyError
@@ -66,7 +65,6 @@ def round_on_text(
     """
     with Workers(threads) as workers, torch.no_grad():
         layers, prefix, states, options = _first_layer_inputs(description, windows)
-        unrounded = states.clone()  # what comes into the layers where none has been rounded
         for place, layer in enumerate(layers):
             name = f"{prefix}.{place}"
             _load(layer, name, description)
@@ -75,16 +73,12 @@ def round_on_text(
                 for path, module in layer.named_modules()
                 if isinstance(module, nn.Linear) and f"{name}.{path}.weight" in formats
             }
-            sums = _sums(layer, linears, states, unrounded, options, workers)
-            if place + 1 < len(layers):
-                _advance(layer, unrounded, options, workers)
-            for names, (hessian, drift) in sums.items():
-                if not (torch.isfinite(hessian).all() and torch.isfinite(drift).all()):
+            for names, hessian in _hessians(layer, linears, states, options, workers).items():
+                if not torch.isfinite(hessian).all():
                     raise BuddyError(f"the calibration text makes the inputs of {names[0]} infinite or NaN")
-                toward = correction(hessian, drift, workers)
                 moves = movements(hessian, workers)
                 for one in names:
-                    _round(one, linears[one], formats[one], toward, moves, rounded, workers)
+                    _round(one, linears[one], formats[one], moves, rounded, workers)
             if place + 1 < len(layers):
                 _advance(layer, states, options, workers)
             layer.to("meta")
@@ -203,64 +197,44 @@ class _Input:
     rows: torch.Tensor
 
 
-def _sums(
+def _hessians(
     layer: nn.Module,
     linears: Mapping[str, nn.Module],
     states: torch.Tensor,
-    unrounded: torch.Tensor,
     options: Mapping[str, Any],
     workers: Workers,
-) -> dict[tuple[str, ...], tuple[torch.Tensor, torch.Tensor]]:
-    """Xᵀ X and (X₀ - X)ᵀ X of each input, by the names of the weights that it meets.
-
-    X is what `states` make of it, and X₀ what `unrounded` do. Windows are added in their order.
-    """
-    found: dict[tuple[str, ...], tuple[torch.Tensor, torch.Tensor]] = {}
+) -> dict[tuple[str, ...], torch.Tensor]:
+    """H = Xᵀ X of each input, by the names of the weights that it meets; windows are added in their order."""
+    found: dict[tuple[str, ...], torch.Tensor] = {}
     taps = _Taps(linears)
-
-    def run(window: int) -> list[tuple[_Input, _Input]]:
-        ways = (one[window : window + 1] for one in (states, unrounded))
-        return list(zip(*(taps.inputs(layer, way, options) for way in ways), strict=True))
-
     for start in range(0, len(states), workers.count):
         taken = range(start, min(start + workers.count, len(states)))
-        for inputs in workers.map(run, taken):
-            for here, there in inputs:
-                if here.names not in found:
-                    columns = here.rows.shape[1]
-                    found[here.names] = torch.zeros(columns, columns), torch.zeros(columns, columns)
-                hessian, drift = found[here.names]
-                _add_products(hessian, here.rows, here.rows, workers)
-                _add_products(drift, there.rows - here.rows, here.rows, workers)
+        for inputs in workers.map(lambda window: taps.inputs(layer, states[window : window + 1], options), taken):
+            for one in inputs:
+                columns = one.rows.shape[1]
+                _add_products(found.setdefault(one.names, torch.zeros(columns, columns)), one.rows, workers)
     taps.remove()
     return found
 
 
-def _add_products(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, workers: Workers) -> None:
-    """Adds leftᵀ right."""
+def _add_products(hessian: torch.Tensor, rows: torch.Tensor, workers: Workers) -> None:
+    """H += Xᵀ X."""
 
     def add(start: int) -> None:
-        total[start : start + _ROWS].addmm_(left[:, start : start + _ROWS].t(), right)
+        hessian[start : start + _ROWS].addmm_(rows[:, start : start + _ROWS].t(), rows)
 
-    workers.map(add, range(0, len(total), _ROWS))
+    workers.map(add, range(0, len(hessian), _ROWS))
 
 
 def _round(
-    name: str,
-    linear: nn.Module,
-    form: Format,
-    toward: torch.Tensor,
-    moves: torch.Tensor,
-    rounded: RoundedWeights,
-    workers: Workers,
+    name: str, linear: nn.Module, form: Format, moves: torch.Tensor, rounded: RoundedWeights, workers: Workers
 ) -> None:
     """Rounds a weight, keeps its fields, and gives the module what they stand for."""
     weight: FloatArray = linear.get_parameter("weight").numpy()
 
     def work(start: int) -> Fields:
         rows = weight[start : start + _ROWS]
-        wanted = rows + (torch.from_numpy(rows) @ toward).numpy()
-        fields = nibble_fields(*round_columns(wanted, moves, form), form)
+        fields = nibble_fields(*round_columns(rows, moves, form), form)
         rows[:] = dequantize(fields, form.kind)[:, : rows.shape[1]]
         return fields
 

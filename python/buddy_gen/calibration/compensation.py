@@ -18,45 +18,13 @@ from buddy_gen.weights.formats import Format
 from buddy_gen.weights.quantizers import fit_line, nearest_nibbles
 from buddy_gen.weights.source import FloatArray
 
-__all__ = ["DAMPING", "SHARE", "correction", "movements", "round_columns"]
+__all__ = ["DAMPING", "movements", "round_columns"]
 
 DAMPING = 0.01
 """The share of H's mean diagonal that is added to its diagonal: as if each input had some noise of its own."""
 
-SHARE = 0.5
-"""How much of a layer's drift is corrected: less than all, since the text is a sample."""
-
 _BLOCK = 128  # columns whose errors reach the columns behind them in one product
 _SOLVED = 256  # columns of U that are found at a time
-
-
-def correction(hessian: torch.Tensor, drift: torch.Tensor, workers: Workers) -> torch.Tensor:
-    """D, [K, K] f32: W + W D is what a weight should be before it is rounded.
-
-    The layers before have been rounded, so that X comes in where X₀ would have. Of all weights, W + W (X₀ - X)ᵀ X H⁻¹
-    comes nearest to the outputs X₀ Wᵀ; D is `SHARE` of that way.
-
-    Args:
-        hessian: H = Xᵀ X, [K, K]; finite.
-        drift: (X₀ - X)ᵀ X, [K, K].
-        workers: Who solves.
-    """
-    factor = torch.linalg.cholesky(_damped(hessian.double()))
-    found = torch.empty_like(drift)
-
-    def solve(start: int) -> None:
-        part = drift[start : start + _SOLVED].t().double()
-        found[start : start + _SOLVED] = torch.cholesky_solve(part, factor).mul_(SHARE).t()
-
-    workers.map(solve, range(0, len(drift), _SOLVED))
-    return found
-
-
-def _damped(hessian: torch.Tensor) -> torch.Tensor:
-    """H with a larger diagonal, in its place."""
-    mean = float(hessian.diagonal().mean())
-    hessian.diagonal().add_(DAMPING * mean if mean > 0 else 1.0)
-    return hessian
 
 
 def movements(hessian: torch.Tensor, workers: Workers) -> torch.Tensor:
@@ -69,7 +37,9 @@ def movements(hessian: torch.Tensor, workers: Workers) -> torch.Tensor:
         workers: Who solves.
     """
     size = len(hessian)
-    exact = _damped(hessian.flip(0, 1).double())
+    exact = hessian.flip(0, 1).double()
+    mean = float(exact.diagonal().mean())
+    exact.diagonal().add_(DAMPING * mean if mean > 0 else 1.0)
     # H = A Aᵀ with A upper triangular: Cholesky's factor of H with its rows and columns in reverse. Then U = A⁻¹.
     upper = torch.linalg.cholesky(exact).flip(0, 1)
     del exact

@@ -28,7 +28,7 @@ def test_json(profiled: Program) -> None:
     assert slow["flops_per_token"] == 8000 and "flops_per_token" not in fast
     assert slow["seconds"] >= 0.040 and fast["seconds"] >= 0.008
     assert 0.056 <= decode["seconds"] <= run["decode_seconds"]
-    assert slow["share"] == pytest.approx(slow["seconds"] / decode["seconds"], abs=1e-5)
+    assert slow["share"] == pytest.approx(slow["seconds"] / decode["seconds"], abs=1e-4)  # both are in microseconds
     assert slow["gigabytes_per_second"] == pytest.approx(2e6 * 4 / slow["seconds"] / 1e9, rel=0.01)
     assert [region["name"] for region in prefill["regions"]] == ["layers.*.mlp/linear", "embed/embedding"]
     assert "bytes_per_call" not in prefill["regions"][0]

@@ -660,13 +660,10 @@ struct AttentionVectorize : buddy::impl::AttentionVectorizeBase<AttentionVectori
     FailureOr<Attention> attention = matchAttention(function, options);
     if (failed(target) || failed(attention))
       return signalPassFailure();
-    clearBody(function);
-    AttentionEmitter(function, *attention, *target).emit();
-    OpBuilder b = OpBuilder::atBlockEnd(&function.getBody().front());
-    func::ReturnOp::create(b, function.getLoc());
+    replaceBody(function, [&] { AttentionEmitter(function, *attention, *target).emit(); });
     function->removeAttr("buddy.attention");
     if (attention->decodes)
-      function->setAttr("buddy.decodes", b.getUnitAttr());
+      function->setAttr("buddy.decodes", UnitAttr::get(&getContext()));
   }
 };
 

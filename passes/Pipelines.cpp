@@ -69,10 +69,8 @@ void addLoopPasses(OpPassManager &pm, const PipelineOptions &options) {
   if (options.attention)
     add(pm, "func.func(attention-vectorize)");
   if (options.vectorize)
-    add(pm, "func.func(quantize-vectorize)");
-  if (options.vectorize)
-    add(pm, options.group ? "func.func(matmul-vectorize,generic-vectorize)"
-                          : "func.func(matmul-vectorize{group=false},generic-vectorize)");
+    add(pm, options.group ? "func.func(quantize-vectorize,matmul-vectorize,generic-vectorize)"
+                          : "func.func(quantize-vectorize,matmul-vectorize{group=false},generic-vectorize)");
   else
     add(pm, "func.func(generic-vectorize{vectorize=false})");
   if (options.attention)

@@ -185,10 +185,7 @@ struct QuantizeVectorize : buddy::impl::QuantizeVectorizeBase<QuantizeVectorize>
     FailureOr<Quantizer> quantizer = matchQuantizer(function, options);
     if (failed(target) || failed(quantizer))
       return signalPassFailure();
-    clearBody(function);
-    QuantizeEmitter(function, *quantizer, *target).emit();
-    OpBuilder b = OpBuilder::atBlockEnd(&function.getBody().front());
-    func::ReturnOp::create(b, function.getLoc());
+    replaceBody(function, [&] { QuantizeEmitter(function, *quantizer, *target).emit(); });
     function->removeAttr("buddy.quantize");
   }
 };

@@ -48,10 +48,8 @@ void loop(OpBuilder &b, Location loc, int64_t count, function_ref<void(OpBuilder
 
 } // namespace
 
-QuantizedPanel::QuantizedPanel(const QuantizedContraction &contraction, const IntegerDot *dot, int64_t lanes,
-                               const Target &target)
-    : contraction(contraction), dot(dot), lanes(lanes),
-      halfIsNative(target.int8Dot != Int8Dot::none && target.int8Dot != Int8Dot::ssse3) {}
+QuantizedPanel::QuantizedPanel(const QuantizedContraction &contraction, const IntegerDot *dot, int64_t lanes)
+    : contraction(contraction), dot(dot), lanes(lanes) {}
 
 void QuantizedPanel::prepare(OpBuilder &b, Location loc) {
   // The integers of a group follow each other.
@@ -241,21 +239,7 @@ Value QuantizedPanel::scaled(OpBuilder &b, Location loc, Value halves, Value fac
 
 Value QuantizedPanel::halves(OpBuilder &b, Location loc, Value buffer, ValueRange indices) const {
   Value halves = vector::LoadOp::create(b, loc, VectorType::get(lanes, b.getF16Type()), buffer, indices);
-  auto floats = VectorType::get(lanes, b.getF32Type()), words = VectorType::get(lanes, b.getI32Type());
-  if (halfIsNative)
-    return arith::ExtFOp::create(b, loc, floats, halves);
-  // Exponent and fraction move to their places in f32, and a multiplication corrects the exponent, of subnormal numbers
-  // too: f = 2^112 * f32((h & 0x7fff) << 13), with the sign of h.
-  auto number = [&](int64_t value) { return splat(b, loc, words, b.getI32IntegerAttr(value)); };
-  Value bits = vector::BitCastOp::create(b, loc, VectorType::get(lanes, b.getI16Type()), halves);
-  bits = arith::ExtUIOp::create(b, loc, words, bits);
-  Value magnitude = arith::AndIOp::create(b, loc, bits, number(0x7fff));
-  magnitude = arith::ShLIOp::create(b, loc, magnitude, number(13));
-  magnitude = vector::BitCastOp::create(b, loc, floats, magnitude);
-  magnitude = arith::MulFOp::create(b, loc, magnitude, splat(b, loc, floats, b.getF32FloatAttr(0x1p112f)));
-  Value sign = arith::ShLIOp::create(b, loc, arith::AndIOp::create(b, loc, bits, number(0x8000)), number(16));
-  magnitude = vector::BitCastOp::create(b, loc, words, magnitude);
-  return vector::BitCastOp::create(b, loc, floats, arith::OrIOp::create(b, loc, magnitude, sign));
+  return arith::ExtFOp::create(b, loc, VectorType::get(lanes, b.getF32Type()), halves);
 }
 
 void QuantizedPanel::prefetch(OpBuilder &b, Location loc, Value panel, Value group, Value distance,

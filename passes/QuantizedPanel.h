@@ -20,7 +20,7 @@ namespace mlir::buddy {
 class QuantizedPanel {
 public:
   /// `dot` is null for activations in f32: then there are no factors, and nothing is unpacked.
-  QuantizedPanel(const QuantizedContraction &contraction, const IntegerDot *dot, int64_t lanes, const Target &target);
+  QuantizedPanel(const QuantizedContraction &contraction, const IntegerDot *dot, int64_t lanes);
 
   /// What has to be computed before the loops over panels.
   void prepare(OpBuilder &b, Location loc);
@@ -75,7 +75,6 @@ private:
   QuantizedContraction contraction;
   const IntegerDot *dot;
   int64_t lanes;
-  bool halfIsNative; ///< the target widens vectors of f16 by an instruction
   Value bytes, high; ///< P x blocks (x groups of a block) x the integers of a group, and their bits past 4
   Unpacked unpacked;
   bool readsUnpacked = false;

@@ -41,7 +41,7 @@ public:
     // Sums of a group in registers, beside the weights and the activations that meet.
     int64_t sums = target.registers >= 32 ? 24 : 8;
     fullRows = std::max<int64_t>(1, sums / columns);
-    weights.emplace(contraction, dot.get(), lanes, target);
+    weights.emplace(contraction, dot.get(), lanes);
   }
 
   int64_t tileRows() const override { return fullRows; }

@@ -77,9 +77,12 @@ void VectorEmitter::transposeSquare(MutableArrayRef<Value> rows) {
     }
 }
 
-void mlir::buddy::clearBody(func::FuncOp function) {
+void mlir::buddy::replaceBody(func::FuncOp function, function_ref<void()> emit) {
   function.getBody().dropAllReferences();
   while (function.getBody().getBlocks().size() > 1)
     function.getBody().back().erase();
   function.getBody().front().clear();
+  emit();
+  OpBuilder b = OpBuilder::atBlockEnd(&function.getBody().front());
+  func::ReturnOp::create(b, function.getLoc());
 }

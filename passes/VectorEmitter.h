@@ -102,8 +102,8 @@ protected:
   void transposeSquare(MutableArrayRef<Value> rows);
 };
 
-/// Empties a function whose body is a reference that a kernel replaces: one block is left, without a terminator.
-void clearBody(func::FuncOp function);
+/// Replaces a function's body, which is a reference, by what `emit` writes into its one block, and a return.
+void replaceBody(func::FuncOp function, function_ref<void()> emit);
 
 } // namespace mlir::buddy
 

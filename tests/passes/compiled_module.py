@@ -35,11 +35,12 @@ class Machine:
 
     @property
     def attribute(self) -> str:
-        """The module attribute ``buddy.target``."""
+        """The module attribute ``buddy.target``; x86-64-v2 is the one that has no instructions for half precision."""
         return (
             f'buddy.target = {{name = "{self.name}", triple = "x86_64-unknown-linux-gnu", cpu = "{self.name}", '
             f'features = "{self.features}", vector_bits = {self.vector_bits} : i64, registers = 16 : i64, '
-            f"panel = {self.panel} : i64, tile_rows = {self.tile_rows} : i64}}"
+            f"panel = {self.panel} : i64, tile_rows = {self.tile_rows} : i64, "
+            f"converts_half = {int(self.name != 'x86-64-v2')} : i64}}"
         )
 
 

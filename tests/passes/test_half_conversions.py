@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from compiled_module import V2, CompiledModule, Machine
+from compiled_module import V2, CompiledModule
 
 COUNT = 4096
-
-
-@dataclass(frozen=True)
-class Old(Machine):
-    """A machine that has no instructions for half precision."""
-
-    @property
-    def attribute(self) -> str:
-        return f"{super().attribute[:-1]}, converts_half = 0 : i64}}"
-
-
-OLD = Old(V2.name, V2.vector_bits, V2.panel, V2.tile_rows)
 MODULE = """
 module attributes {{{attribute}}} {{
   func.func @widen(%x: memref<{count}xf16>, %y: memref<{count}xf32>) attributes {{llvm.emit_c_interface}} {{
@@ -59,8 +46,8 @@ def module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         half, real = "vector<8xf16>", "vector<8xf32>"
         forms = {"step": 8, "load": "vector.load", "store": "vector.store", "half": half, "real": real}
         forms |= {"of_half": f", {half}", "of_real": f", {real}"}
-    text = MODULE.format(attribute=OLD.attribute, count=COUNT, **forms)
-    made = CompiledModule(text, Path(tmp_path_factory.mktemp(request.param)), OLD, "profile=false")
+    text = MODULE.format(attribute=V2.attribute, count=COUNT, **forms)
+    made = CompiledModule(text, Path(tmp_path_factory.mktemp(request.param)), V2, "profile=false")
     assert "fpext" not in made.lowered and "fptrunc" not in made.lowered
     return made
 

@@ -16,6 +16,7 @@ from buddy_gen.lowering.context import (
     static_shape,
     tensor_type,
 )
+from buddy_gen.lowering.shape import split_dims
 from buddy_gen.weights.formats import QUAD, Format
 from buddy_gen.weights.rotation import activation_share
 
@@ -143,7 +144,7 @@ def _reference(arguments: list[ir.Value], rotation: int) -> list[ir.Value]:
     sizes: list[Size] = [rows, *(size for size in static_shape(integers)[1:] if size is not None)]
     rank = len(sizes)
     f32 = ir.F32Type.get()
-    grouped = _expanded(x, sizes, [[0], list(range(1, rank))])
+    grouped = split_dims(x, [[0], list(range(1, rank))], sizes)
     every = ir.AffineMap.get_identity(rank)
     by_group = ir.AffineMap.get(rank, 0, [ir.AffineDimExpr.get(0), ir.AffineDimExpr.get(1)])
     largest = ctx.generic(
@@ -191,7 +192,7 @@ def _rotated(ctx: Context, x: ir.Value, rows: Size, rotation: int) -> ir.Value:
         return arith.addf(total, arith.mulf(value, factor))
 
     mixed = ctx.generic(
-        [_expanded(x, sizes, [[0], [1, 2]])],
+        [split_dims(x, [[0], [1, 2]], sizes)],
         ctx.filled(sizes, f32, 0),
         [ir.AffineMap.get(4, 0, [m, c, k]), ir.AffineMap.get(4, 0, [m, c, n])],
         ["parallel"] * 3 + ["reduction"],
@@ -200,15 +201,9 @@ def _rotated(ctx: Context, x: ir.Value, rows: Size, rotation: int) -> ir.Value:
     return tensor.collapse_shape(tensor_type([rows, columns], f32), mixed, [[0], [1, 2]])
 
 
-def _expanded(value: ir.Value, sizes: list[Size], grouping: list[list[int]]) -> ir.Value:
-    static = [size if isinstance(size, int) else ir.ShapedType.get_dynamic_size() for size in sizes]
-    dynamic = [size for size in sizes if not isinstance(size, int)]
-    return tensor.expand_shape(tensor_type(sizes, element_of(value)), value, grouping, dynamic, static)
-
-
 def _by_block(value: ir.Value, sizes: list[Size]) -> ir.Value:
     """(M, G, ...) as (M, blocks, groups of a block, ...)."""
-    return _expanded(value, sizes, [[0], [1, 2], *([i] for i in range(3, len(sizes)))])
+    return split_dims(value, [[0], [1, 2], *([i] for i in range(3, len(sizes)))], sizes)
 
 
 def _values(ctx: Context, integers: ir.Value, scales: ir.Value, sizes: list[Size], result: list[Size]) -> ir.Value:

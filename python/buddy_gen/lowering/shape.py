@@ -71,7 +71,7 @@ def view_as(ctx: Context, value: ir.Value, source: Sequence[Size], target: Seque
     if len(collapsed) != len(source):
         value = tensor.collapse_shape(tensor_type(collapsed, element), value, [left for left, _ in merged])
     if len(collapsed) != len(target):
-        value = _expand(value, [right for _, right in merged], target)
+        value = split_dims(value, [right for _, right in merged], target)
     return value
 
 
@@ -103,7 +103,8 @@ def _product_value(sizes: Sequence[Size]) -> ir.Value:
     return value
 
 
-def _expand(value: ir.Value, groups: list[list[int]], target: Sequence[Size]) -> ir.Value:
+def split_dims(value: ir.Value, groups: Sequence[Sequence[int]], target: Sequence[Size]) -> ir.Value:
+    """`value` with each of its dimensions as those of `target` that its group lists."""
     dynamic = ir.ShapedType.get_dynamic_size()
     static = [size if isinstance(size, int) else dynamic for size in target]
     sizes = [size for size in target if not isinstance(size, int)]
@@ -114,13 +115,13 @@ def _flat_view(ctx: Context, value: ir.Value, source: Sequence[Size], target: Se
     """A view through one dimension, for shapes that share no border (and those of rank 0)."""
     element = element_of(value)
     if not source:
-        return _expand(value, [], target) if target else value
+        return split_dims(value, [], target) if target else value
     flat: Size = _group_size(source, list(range(len(source))))
     if len(source) > 1:
         value = tensor.collapse_shape(tensor_type([flat], element), value, [list(range(len(source)))])
     if not target:
         return tensor.collapse_shape(tensor_type([], element), value, [])
-    return value if len(target) == 1 else _expand(value, [list(range(len(target)))], target)
+    return value if len(target) == 1 else split_dims(value, [list(range(len(target)))], target)
 
 
 @lowering("linalg", aten.view.default)

@@ -108,6 +108,7 @@ def _run(native: NativeModule, number: int, x: Array) -> tuple[Array, Array]:
     return integers.reshape(x.shape), scales
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", _targets(), ids=lambda target: target.name)
 @pytest.mark.parametrize("rows", [None, 1])
 def test_in_registers_they_are_exact(target: Target, rows: int | None) -> None:

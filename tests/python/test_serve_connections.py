@@ -91,6 +91,7 @@ def unread(running: Running, path: str, body: bytes) -> socket.socket:
     return opened
 
 
+@pytest.mark.slow
 def test_a_stream_that_nobody_reads_ends() -> None:
     engine = FakeEngine(gate=threading.Semaphore(30_000))  # more than the system buffers; then it waits
     endless = json.dumps({"model": MODEL, "prompt": "hi", "max_tokens": 10**7, "stream": True}).encode()
@@ -106,6 +107,7 @@ def test_a_stream_that_nobody_reads_ends() -> None:
         assert running.get("/health").json()["busy"] is False
 
 
+@pytest.mark.slow
 def test_a_whole_answer_that_nobody_reads_ends() -> None:
     long = json.dumps({"content": "a" * 3_000_000}).encode()
     limits = ConnectionLimits(2, send_seconds=0.3)
@@ -114,6 +116,7 @@ def test_a_whole_answer_that_nobody_reads_ends() -> None:
         until(lambda: not running.server.server_state.connections)
 
 
+@pytest.mark.slow
 def test_a_slow_reader_gets_all() -> None:
     """One that reads within each span of time, though all of it takes several."""
     long = json.dumps({"content": "a" * 3_000_000}).encode()

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 
+import pytest
 from toy_server import MODEL, FakeEngine, Running, serving, until
 
 from buddy_gen.serve.connections import ConnectionLimits
